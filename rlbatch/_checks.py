@@ -1,0 +1,153 @@
+"""The checks of the containers: each names where, what was expected and what was found.
+
+They know tensors and dicts of tensors, not the containers themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, KeyMismatchError, ShapeError
+
+Tensors = Mapping[str, torch.Tensor]
+
+
+def check_tensors(variables: Tensors, n_common: int) -> None:
+    """Checks that the first `n_common` (1 or 2) dimensions and the device agree over all tensors.
+
+    Raises:
+        TypeError: A value is not a tensor.
+        ShapeError: A tensor has fewer dimensions than that, or other sizes than the first.
+        DeviceMismatchError: A tensor is on another device than the first.
+    """
+    items = iter(variables.items())
+    for key, first in items:
+        check_is_tensor(key, first)
+        if first.dim() < n_common:
+            wanted = ("[B, ...]", "[B, T, ...]")[n_common - 1]
+            raise ShapeError(f"{key}: expected shape {wanted}, got {tuple(first.shape)}")
+        break
+    else:
+        return
+    common, device = first.shape[:n_common], first.device
+    batch_size = common[0]
+    # Every step of a rollout passes here, and slicing a shape takes longer than all the rest.
+    for key, tensor in items:
+        check_is_tensor(key, tensor)
+        shape = tensor.shape
+        fits = (shape and shape[0] == batch_size) if n_common == 1 else shape[:2] == common
+        if not fits or tensor.device != device:
+            check_fits(key, tensor, common, device)
+
+
+def check_is_tensor(key: str, value: Any) -> None:
+    """Checks a type.
+
+    Raises:
+        TypeError: It is not a tensor.
+    """
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{key}: expected a tensor, got {type(value).__name__}")
+
+
+def check_fits(
+    key: str, tensor: torch.Tensor, common: Sequence[int], device: torch.device | None
+) -> None:
+    """Checks one tensor against the leading dimensions and the device of the others.
+
+    Raises:
+        TypeError: It is not a tensor.
+        ShapeError: It has other leading dimensions.
+        DeviceMismatchError: It is on another device.
+    """
+    check_is_tensor(key, tensor)
+    shape = tuple(tensor.shape)
+    if shape[: len(common)] != tuple(common):
+        wanted = ", ".join(str(size) for size in common)
+        raise ShapeError(f"{key}: expected shape [{wanted}, ...], got {shape}")
+    if tensor.device != device:
+        raise DeviceMismatchError(key, device, tensor.device)
+
+
+def check_shape(where: str, tensor: torch.Tensor, shape: Sequence[int]) -> None:
+    """Checks the whole shape of a tensor.
+
+    Raises:
+        ShapeError: It is another.
+    """
+    if tensor.shape != tuple(shape):
+        raise ShapeError(f"{where}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
+
+
+def check_dtype(where: str, tensor: torch.Tensor, dtype: torch.dtype) -> None:
+    """Checks the dtype of a tensor.
+
+    Raises:
+        DtypeMismatchError: It is another.
+    """
+    if tensor.dtype != dtype:
+        raise DtypeMismatchError(f"{where}: expected {dtype}, got {tensor.dtype}")
+
+
+def check_device(where: str, tensor: torch.Tensor, device: torch.device | None) -> None:
+    """Checks the device of a tensor.
+
+    Raises:
+        DeviceMismatchError: It is on another.
+    """
+    if tensor.device != device:
+        raise DeviceMismatchError(where, device, tensor.device)
+
+
+def check_same_keys(where: str, expected: Iterable[str], found: Iterable[str]) -> None:
+    """Checks that there are the same keys on both sides, in any order.
+
+    Raises:
+        KeyMismatchError: Some are missing or too many.
+    """
+    wanted, there = set(expected), set(found)
+    if wanted != there:
+        raise KeyMismatchError(
+            f"{where}: expected the keys {sorted(wanted)}, got "
+            f"{sorted(wanted - there)} missing and {sorted(there - wanted)} unexpected"
+        )
+
+
+def check_can_cat(elements: Sequence[Tensors], n_common: int) -> None:
+    """Checks that tensors may be joined without a loss: keys, devices, dtypes and row shapes.
+
+    Raises:
+        KeyMismatchError: An element has not the keys of the first.
+        DtypeMismatchError: A dtype differs.
+        ShapeError: A shape differs beyond its first `n_common` dimensions.
+        DeviceMismatchError: A device differs.
+    """
+    first = elements[0]
+    for number, element in enumerate(elements[1:], start=1):
+        if element.keys() != first.keys():
+            check_same_keys(f"cat: element {number}", first, element)
+    for key, tensor in first.items():
+        shape, dtype, device = tensor.shape, tensor.dtype, tensor.device
+        for number, element in enumerate(elements[1:], start=1):
+            other = element[key]
+            same_rows = other.shape == shape or other.shape[n_common:] == shape[n_common:]
+            if not same_rows or other.dtype != dtype or other.device != device:
+                check_same_rows(f"cat: {key} of element {number}", other, tensor, n_common)
+
+
+def check_same_rows(where: str, tensor: torch.Tensor, like: torch.Tensor, n_common: int) -> None:
+    """Checks that rows of one tensor can stand among rows of another.
+
+    Raises:
+        DtypeMismatchError: The dtype differs.
+        ShapeError: The shape differs beyond its first `n_common` dimensions.
+        DeviceMismatchError: The device differs.
+    """
+    check_dtype(where, tensor, like.dtype)
+    found, wanted = tuple(tensor.shape[n_common:]), tuple(like.shape[n_common:])
+    if found != wanted:
+        raise ShapeError(f"{where}: expected rows of shape {wanted}, got {found}")
+    check_device(where, tensor, like.device)

@@ -1,0 +1,212 @@
+"""The parent's handle on a worker process.
+
+NOTE [ worker shutdown ]
+
+    parent                                        child
+    RemoteWorker  --- commands, one at a time --> _worker.main
+                  <-- Ready, NeedSlots, Done, Failure ---
+
+A worker is a plain `subprocess`, not a `multiprocessing.Process`: it does not import the caller's
+`__main__` again (so a script needs no guard), and it may have children of its own. What it is
+made from is pickled by value.
+
+1. The parent never waits for a message alone: it wakes up to look whether the process lives. So
+   a killed worker is reported with its signal, even where a grandchild holds the pipe open.
+2. A message to a worker that does not read ends with an error after a time.
+3. The child has a process group of its own. Ctrl-C reaches the parent only, which ends its
+   workers; they print nothing. The whole group is killed, grandchildren included.
+4. The child ends when the parent is gone: it reads the end of the pipe, or, busy in a step, its
+   watching thread sees that it has another parent.
+5. Nothing has a name: the pipe, the shared memory and the dump file vanish with the processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import send_handle
+from typing import Any
+
+import cloudpickle
+import torch
+
+from rlbatch._worker import Command, Failure, Recipe, Slots
+from rlbatch.errors import WorkerError
+
+_SEND_TIMEOUT_S = 60
+_DUMP_WAIT_S = 0.3
+# The child takes over the parent's module search path before it imports anything of ours.
+_BOOT = (
+    "import sys; from multiprocessing.connection import Connection; "
+    "c = Connection(int(sys.argv[1])); sys.path[:] = c.recv(); "
+    "from rlbatch._worker import main; main(c, int(sys.argv[2]))"
+)
+
+
+class RemoteWorker:
+    """A worker in a process of its own. It owns the process, its pipe and its dump file.
+
+    Args:
+        recipe: What to make the worker from; pickled by value.
+        number: Of this worker.
+
+    Raises:
+        TypeError: The recipe can not be pickled.
+    """
+
+    def __init__(self, recipe: Recipe, number: int):
+        self.number = number
+        self.first_env = 0
+        self.command = Command.START
+        payload = dumps(recipe, recipe.device)
+        ours, theirs = socket.socketpair()
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
+        self._dump = tempfile.TemporaryFile()
+        descriptors = (theirs.fileno(), self._dump.fileno())
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", _BOOT, *map(str, descriptors)],
+            pass_fds=descriptors,
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+        )
+        theirs.close()
+        self.connection = Connection(ours.detach())
+        self._guarded(self.connection.send, sys.path)
+        self._guarded(self.connection.send_bytes, payload)
+
+    def send(self, command: Command, *arguments: Any) -> None:
+        """Sends a command.
+
+        Raises:
+            WorkerError: The process is gone or does not read.
+        """
+        self.command = command
+        self._guarded(self.connection.send_bytes, dumps((command, arguments), torch.device("cpu")))
+
+    def send_slots(self, slots: Slots, descriptor: int | None) -> None:
+        """Answers NeedSlots; a CPU block goes as a file descriptor."""
+        self._guarded(self.connection.send, slots)
+        if descriptor is not None:
+            self._guarded(send_handle, self.connection, descriptor, self._process.pid)
+
+    def poll(self) -> Any:
+        """Returns the next message, None where there is none yet.
+
+        Raises:
+            WorkerError: The worker has failed or died.
+        """
+        try:
+            # A message that was sent before a death is still there to be read.
+            if self.connection.poll():
+                message = self.connection.recv()
+                if isinstance(message, Failure):
+                    raise self._failure(message)
+                return message
+        except (EOFError, OSError):
+            raise self._death() from None
+        if self._process.poll() is not None and not self.connection.poll():
+            raise self._death()
+        return None
+
+    def stacks(self) -> str:
+        """Returns the stacks of the process as they are now, as far as it can still write them."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGUSR1)
+            time.sleep(_DUMP_WAIT_S)
+        return os.pread(self._dump.fileno(), 1 << 20, 0).decode(errors="replace")
+
+    def stop(self, grace_s: float) -> None:
+        """Ends the process, whatever it is doing, and releases everything.
+
+        Args:
+            grace_s: How long it may take to end by itself, in seconds.
+        """
+        self.connection.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(grace_s)
+        # The group, and also after a good end: an environment may have left children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._dump.close()
+
+    def _guarded(self, send: Any, *arguments: Any) -> None:
+        try:
+            send(*arguments)
+        except BlockingIOError:
+            raise WorkerError(
+                f"worker {self.number}: expected it to read {self.command.value} within "
+                f"{_SEND_TIMEOUT_S} s, got no sign of it\n{self.stacks()}",
+                self.number,
+                self.command.value,
+            ) from None
+        except OSError:
+            self.poll()  # It may have said why.
+            raise self._death() from None
+
+    def _failure(self, failure: Failure) -> WorkerError:
+        environment, where = failure.environment, ""
+        if environment is not None:
+            environment += self.first_env
+            where = f", environment {environment}"
+        return WorkerError(
+            f"worker {self.number}, {self.command.value}{where}: {failure.error}\n\n"
+            f"The worker's traceback:\n{failure.formatted}",
+            self.number,
+            self.command.value,
+            environment,
+            failure.formatted,
+        )
+
+    def _death(self) -> WorkerError:
+        try:
+            code = self._process.wait(1.0)
+        except subprocess.TimeoutExpired:
+            how = "closed its pipe"
+        else:
+            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+        return WorkerError(
+            f"worker {self.number} (process {self._process.pid}), {self.command.value}: "
+            f"expected an answer, but it {how}{_HINTS.get(how, '')}",
+            self.number,
+            self.command.value,
+        )
+
+
+_HINTS = {
+    "was killed by SIGKILL": " (by somebody, or by the system when memory runs out)",
+    "was killed by SIGBUS": " (shared memory has run out)",
+}
+
+
+def dumps(value: Any, device: torch.device) -> bytes:
+    """Pickles by value; a CUDA tensor travels through the CPU and arrives on `device`."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, device).dump(value)
+    return buffer.getvalue()
+
+
+class _Pickler(cloudpickle.Pickler):
+    """Keeps CUDA tensors from opening a context, in the child, on the device they are on here."""
+
+    def __init__(self, buffer: io.BytesIO, device: torch.device):
+        super().__init__(buffer)
+        self._device = device
+
+    def reducer_override(self, value: Any) -> Any:
+        if type(value) is torch.Tensor and value.is_cuda:
+            return _arrive, (value.detach().cpu(), self._device, value.requires_grad)
+        return super().reducer_override(value)
+
+
+def _arrive(tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
+    return tensor.to(device).requires_grad_(requires_grad)

@@ -1,0 +1,361 @@
+"""Storage of trajectories: one block of memory, shared with the workers, carved up by key.
+
+NOTE [ time alignment ]
+
+A slot is the storage of one trajectory, and belongs to one environment. Row `t` of a slot is
+written once, after the step, from three containers:
+
+    observation/...   what the agent saw at t
+    action/...        what it answered
+    _observation/...  what the environment returned after that action
+
+With an environment that resets itself, `observation/...` at `t + 1` is not `_observation/...` at
+`t` where an episode ended at `t`; elsewhere the two are equal. Rows at and after `lengths[slot]`
+are zero.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+import torch
+
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
+from rlbatch.errors import (
+    DeviceMismatchError,
+    DtypeMismatchError,
+    KeyMismatchError,
+    SharedMemoryError,
+    ShapeError,
+)
+
+# Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
+_ALIGNMENT = 64
+
+
+class Spec(NamedTuple):
+    """The shape of one row (or one step) of a key, and its dtype."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    def n_bytes(self, *leading: int) -> int:
+        """Returns the bytes of a tensor `[*leading, *shape]`, rounded up to the alignment."""
+        count = 1
+        for size in (*leading, *self.shape):
+            count *= size
+        return -(-count * self.dtype.itemsize // _ALIGNMENT) * _ALIGNMENT
+
+
+class Layout(NamedTuple):
+    """The table of keys: what a slot holds per step, and once.
+
+    Attributes:
+        observation: Of the environment's observations; stored twice, before and after a step.
+        action: Of the agent's output.
+        info: Once per slot: `agent_info/...`, `env_info/...`, `agent_state/...` and the like.
+    """
+
+    observation: dict[str, Spec]
+    action: dict[str, Spec]
+    info: dict[str, Spec]
+
+    @property
+    def steps(self) -> dict[str, Spec]:
+        """All keys per step, in the order in which they are written."""
+        return {
+            **{f"observation/{key}": spec for key, spec in self.observation.items()},
+            **{f"action/{key}": spec for key, spec in self.action.items()},
+            **{f"_observation/{key}": spec for key, spec in self.observation.items()},
+        }
+
+    def n_bytes(self, n_slots: int, n_timesteps: int) -> int:
+        """Returns the bytes of a store."""
+        steps = sum(spec.n_bytes(n_slots, n_timesteps) for spec in self.steps.values())
+        return steps + sum(spec.n_bytes(n_slots) for spec in (*self.info.values(), _LENGTH))
+
+
+_LENGTH = Spec((), torch.int64)
+
+
+def specs_of(container: Mapping[str, torch.Tensor] | DictTensor) -> dict[str, Spec]:
+    """Returns the shape of one row and the dtype of every key."""
+    return {key: Spec(tuple(v.shape[1:]), v.dtype) for key, v in container.items()}
+
+
+class SlotStore:
+    """The slots of all environments, as tensors over one block of memory.
+
+    Args:
+        layout: The keys.
+        n_slots: B, the number of environments.
+        n_timesteps: T.
+        block: [n_bytes] uint8, at least `layout.n_bytes(n_slots, n_timesteps)`.
+
+    Attributes:
+        steps: [B, T, ...] per key.
+        info: [B, ...] per key.
+        lengths: [B] int64, 0 for an environment that did not run.
+    """
+
+    def __init__(self, layout: Layout, n_slots: int, n_timesteps: int, block: torch.Tensor):
+        self.layout, self.n_slots, self.n_timesteps = layout, n_slots, n_timesteps
+        parts = _carve(block)
+        next(parts)
+        self.steps = {
+            key: parts.send((spec, (n_slots, n_timesteps))) for key, spec in layout.steps.items()
+        }
+        self.info = {key: parts.send((spec, (n_slots,))) for key, spec in layout.info.items()}
+        self.lengths = parts.send((_LENGTH, (n_slots,)))
+
+    def read(self, autoreset: bool, copy: bool) -> Trajectories:
+        """Returns what the environments that ran have written.
+
+        Args:
+            autoreset: Every slot is full; then nothing here depends on data.
+            copy: Return memory of its own, not views of the store.
+        """
+        steps, lengths, info = self.steps, self.lengths, self.info
+        if not autoreset:
+            longest = int(lengths.max())
+            steps = {key: tensor[:, :longest] for key, tensor in steps.items()}
+            ran = lengths > 0
+            if not bool(ran.all()):
+                steps = {key: tensor[ran] for key, tensor in steps.items()}
+                info = {key: tensor[ran] for key, tensor in info.items()}
+                lengths, copy = lengths[ran], False  # A mask has copied already.
+        trajectories = Trajectories(DictTensor(info), TemporalDictTensor(steps, lengths))
+        return trajectories.clone() if copy else trajectories
+
+
+class SlotWriter:
+    """Writes the slots of one worker's environments.
+
+    Args:
+        store: All slots.
+        first: The first of the worker's environments among all of them.
+        n_envs: How many environments the worker has.
+    """
+
+    def __init__(self, store: SlotStore, first: int, n_envs: int):
+        mine = slice(first, first + n_envs)
+        self.n_timesteps, self.n_envs = store.n_timesteps, n_envs
+        self.steps = {key: tensor[mine] for key, tensor in store.steps.items()}
+        self.info = {key: tensor[mine] for key, tensor in store.info.items()}
+        self.lengths = store.lengths[mine]
+        self._keys = list(self.steps)
+        self._observation_keys = store.layout.observation.keys()
+        self._action_keys = store.layout.action.keys()
+        # What a full row of every key has to look like, compared as whole lists: cheap.
+        rows = [tensor[:, 0] for tensor in self.steps.values()]
+        self._shapes = [row.shape for row in rows]
+        self._dtypes = [row.dtype for row in rows]
+        self._devices = [row.device for row in rows]
+        self._rows_at: dict[int, list[torch.Tensor]] = {}
+
+    def clear(self) -> None:
+        """Forgets the last trajectories, so that padding is zero."""
+        self.lengths.zero_()
+        for tensor in self.steps.values():
+            tensor.zero_()
+
+    def write_info(self, running: torch.Tensor | None, info: dict[str, torch.Tensor]) -> None:
+        """Writes what a slot holds once.
+
+        Args:
+            running: The environments that run, [N] int64; None for all.
+            info: [N, ...]; on any device.
+        """
+        if info.keys() != self.info.keys():
+            raise KeyMismatchError(f"info: expected the keys {list(self.info)}, got {list(info)}")
+        for key, tensor in info.items():
+            target = self.info[key]
+            if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
+                raise _misfit(key, target, tensor)
+            if running is None:
+                target.copy_(tensor)
+            else:
+                target[running] = tensor.to(target.device)
+
+    def write(
+        self,
+        t: int,
+        running: torch.Tensor | None,
+        observation: DictTensor,
+        action: DictTensor,
+        after: DictTensor,
+    ) -> None:
+        """Writes one step. See NOTE [ time alignment ].
+
+        Args:
+            t: The step in the slot.
+            running: The environments that ran, [N] int64; None for all.
+            observation: [N, ...] before the step.
+            action: [N, ...].
+            after: [N, ...] after the step.
+
+        Raises:
+            KeyMismatchError, ShapeError, DtypeMismatchError, DeviceMismatchError: Not what the
+                first step had. Nothing is cast, moved, dropped or repeated silently.
+        """
+        seen, given = observation.variables, action.variables
+        if not (
+            seen.keys() == self._observation_keys == after.variables.keys()
+            and given.keys() == self._action_keys
+        ):
+            raise self._wrong_keys(observation, action, after)
+        later = after.variables
+        values = [seen[key] for key in self._observation_keys]
+        values += [given[key] for key in self._action_keys]
+        values += [later[key] for key in self._observation_keys]
+        if running is None:
+            self._check(values)
+            # One call for all keys; the views of a step are made once.
+            rows = self._rows_at.get(t)
+            if rows is None:
+                rows = [tensor[:, t] for tensor in self.steps.values()]
+                self._rows_at[t] = rows
+            torch._foreach_copy_(rows, values)
+            return
+        for key, value, tensor in zip(self._keys, values, self.steps.values(), strict=True):
+            row = tensor[:, t]
+            if (value.shape[1:], value.dtype, value.device) != (
+                row.shape[1:],
+                row.dtype,
+                row.device,
+            ):
+                raise _misfit(key, row, value)
+            row.index_copy_(0, running, value)
+
+    def history(self, running: torch.Tensor | None, t: int) -> TemporalDictTensor:
+        """Returns the steps before `t` of the environments that run, [N, t, ...]."""
+        steps = self.steps
+        if not t:
+            steps = {key: v for key, v in steps.items() if not key.startswith("action/")}
+        rows = slice(None) if running is None else running
+        past = {key: tensor[rows, :t] for key, tensor in steps.items()}
+        n = self.n_envs if running is None else len(running)
+        return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
+
+    def _check(self, values: list[torch.Tensor]) -> None:
+        if (
+            [value.shape for value in values] != self._shapes
+            or [value.dtype for value in values] != self._dtypes
+            or [value.device for value in values] != self._devices
+        ):
+            for key, value, tensor in zip(self._keys, values, self.steps.values(), strict=True):
+                row = tensor[:, 0]
+                if (value.shape, value.dtype, value.device) != (row.shape, row.dtype, row.device):
+                    raise _misfit(key, row, value)
+
+    def _wrong_keys(self, observation: DictTensor, action: DictTensor, after: DictTensor) -> Exception:
+        for where, found, expected in (
+            ("action", action, self._action_keys),
+            ("observation", observation, self._observation_keys),
+            ("_observation", after, self._observation_keys),
+        ):
+            if found.keys() != expected:
+                return KeyMismatchError(
+                    f"{where}: expected the keys of the first step, {list(expected)}, "
+                    f"got {list(found)}"
+                )
+        return AssertionError("the keys are right")
+
+
+def _misfit(key: str, expected: torch.Tensor, found: torch.Tensor) -> Exception:
+    """Returns the error for a tensor that does not fit in its slot."""
+    if found.device != expected.device:
+        return DeviceMismatchError(key, expected.device, found.device, "storage")
+    if found.dtype != expected.dtype:
+        return DtypeMismatchError(f"{key}: expected {expected.dtype}, got {found.dtype}")
+    wanted = tuple(expected.shape[1:])
+    return ShapeError(f"{key}: expected rows of shape {wanted}, got {tuple(found.shape[1:])}")
+
+
+def _carve(block: torch.Tensor) -> Iterator:
+    """Takes specs with leading sizes, gives tensors, one behind the other."""
+    offset, tensor = 0, None
+    while True:
+        spec, leading = yield tensor
+        n_bytes = spec.n_bytes(*leading)
+        shape = (*leading, *spec.shape)
+        count = torch.Size(shape).numel() * spec.dtype.itemsize
+        tensor = block[offset : offset + count].view(spec.dtype).view(shape)
+        offset += n_bytes
+
+
+def no_history(observation: DictTensor) -> TemporalDictTensor:
+    """Returns the history before the very first step: [N, 0, ...], with no actions yet."""
+    both = {**observation.prepend_key("observation/"), **observation.prepend_key("_observation/")}
+    past = {key: v.new_empty(len(v), 0, *v.shape[1:]) for key, v in both.items()}
+    return TemporalDictTensor(past)
+
+
+# --- The block. On a CPU it is anonymous shared memory: it has no name, so nothing is left behind
+# however a process ends, and `/dev/shm`, which containers keep small, is not involved. ---
+
+
+def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
+    """Allocates zeroed memory to share with workers.
+
+    Returns:
+        [n_bytes] uint8, and the file descriptor by which a worker maps it; the caller closes it.
+
+    Raises:
+        SharedMemoryError: There is less free memory than that.
+    """
+    check_free_memory(n_bytes)
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("rlbatch")
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, n_bytes)
+    return map_block(descriptor, n_bytes), descriptor
+
+
+def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
+    """Maps shared memory; the tensor keeps it mapped after the descriptor is closed."""
+    return torch.frombuffer(mmap.mmap(descriptor, n_bytes), dtype=torch.uint8)
+
+
+def check_free_memory(n_bytes: int) -> None:
+    """Raises a SharedMemoryError where there is less free shared memory than `n_bytes`."""
+    free = free_shared_memory()
+    if free is not None and n_bytes > free:
+        raise SharedMemoryError(
+            f"storage of trajectories: expected at most {free:,} bytes (free shared memory), got "
+            f"{n_bytes:,}; take fewer environments or a smaller n_timesteps, or give the "
+            "container more memory"
+        )
+
+
+def free_shared_memory() -> int | None:
+    """Returns the bytes that shared memory can still take; None where the system does not say."""
+    figures = [_meminfo_available(), _cgroup_available()]
+    known = [figure for figure in figures if figure is not None]
+    return min(known) if known else None
+
+
+def _meminfo_available() -> int | None:
+    try:
+        with open("/proc/meminfo") as file:
+            for line in file:
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) * 1024
+    except OSError:
+        pass
+    return None
+
+
+def _cgroup_available() -> int | None:
+    """Returns what a container's memory limit leaves (cgroup v2, mounted where it usually is)."""
+    try:
+        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+            return int(limit.read()) - int(used.read())
+    except (OSError, ValueError):  # No such file, or "max": no limit.
+        return None

@@ -1,0 +1,404 @@
+"""The child's side of a batcher: acquires trajectories, one small function per command.
+
+The parent's side is `_remote.py` for a process of its own and `LocalWorker` in the caller's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import faulthandler
+import os
+import random
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from enum import Enum
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle
+from typing import Any, NamedTuple
+
+import cloudpickle
+import numpy as np
+import torch
+
+from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor
+from rlbatch.errors import DeviceMismatchError, EnvContractError
+
+_WATCH_EVERY_S = 0.5
+
+
+class Command(Enum):
+    """What a worker can be asked for."""
+
+    START = "start"
+    RESET = "reset"
+    EXECUTE = "execute"
+    UPDATE = "update"
+    CLOSE = "close"
+
+
+class Recipe(NamedTuple):
+    """Everything a worker is made from.
+
+    Attributes:
+        create_env: Called with `env_args` and `seed`.
+        create_agent: Called with `agent_args`.
+        seed: For the environments of this worker; an int or one per environment.
+        agent_seed: Given to `agent.seed`; None to leave it out.
+        rng_seed: For the global generators of torch, NumPy and Python.
+        n_timesteps: T.
+        device: Where trajectories are stored, observations come from and actions go to.
+        info_device: Where the agent finds `agent_info`.
+        num_threads: Of torch, in a process of its own.
+    """
+
+    create_env: Callable[..., Any]
+    env_args: dict[str, Any]
+    create_agent: Callable[..., Any]
+    agent_args: dict[str, Any]
+    seed: Any
+    agent_seed: int | None
+    rng_seed: int
+    n_timesteps: int
+    device: torch.device
+    info_device: torch.device
+    num_threads: int
+
+
+class Ready(NamedTuple):
+    """A worker's environments and agent exist."""
+
+    n_envs: int
+    autoreset: bool
+
+
+class NeedSlots(NamedTuple):
+    """A worker has made its first step and knows what it is going to store."""
+
+    layout: Layout
+
+
+class Slots(NamedTuple):
+    """The answer to NeedSlots; on a CPU a file descriptor of the block follows."""
+
+    layout: Layout
+    n_slots: int
+    n_timesteps: int
+    first: int
+    n_bytes: int
+    cuda_block: torch.Tensor | None
+
+
+class Done(NamedTuple):
+    """A command has been carried out."""
+
+    n_running: int
+    stats: dict[str, float]
+
+
+class Failure(NamedTuple):
+    """A command has raised."""
+
+    error: str
+    environment: int | None
+    formatted: str
+
+
+class Worker:
+    """An agent in its environments, writing trajectories into slots.
+
+    It owns both and closes them.
+
+    Args:
+        recipe: What to make them from.
+        allocate: Called once, at the first step, with the layout; returns the place to write to.
+    """
+
+    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
+        self._recipe, self._allocate = recipe, allocate
+        _seed_generators(recipe.rng_seed)
+        self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seed})
+        self.agent = recipe.create_agent(**recipe.agent_args)
+        if recipe.agent_seed is not None:
+            self.agent.seed(recipe.agent_seed)
+        self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
+        self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
+        self._slots: SlotWriter | None = None
+        self._running = torch.empty(0, dtype=torch.int64)
+        self._policy_version = 0
+
+    def reset(self, agent_info: DictTensor, env_info: DictTensor, first: int) -> int:
+        """Starts episodes in all environments; the agent's state follows at the first step."""
+        started = time.perf_counter()
+        self._observation, self._running = self.env.reset(env_info)
+        self.stats["env_s"] += time.perf_counter() - started
+        _check_device("env.reset", "observation", self._observation, self._recipe.device)
+        if len(self._running) != self.n_envs:
+            raise EnvContractError(
+                f"reset: expected all {self.n_envs} environments to run, got {len(self._running)}"
+            )
+        self._state: DictTensor | None = None
+        self._agent_info = agent_info.to(self._recipe.info_device)
+        self._env_info = env_info
+        self._env_id = torch.arange(first, first + self.n_envs)
+        return len(self._running)
+
+    @torch.no_grad()
+    def execute(self, agent_info: DictTensor | None) -> int:
+        """Acquires up to T steps of the running environments; returns how many run on."""
+        if not len(self._running):
+            if self._slots is not None:
+                self._slots.clear()
+            return 0
+        if agent_info is not None:
+            rows = agent_info.index(self._running.cpu())
+            self._agent_info = rows.to(self._recipe.info_device)
+        if self._state is None:
+            self._state = self.agent.initial_state(self._agent_info, len(self._running))
+            _check_device("agent.initial_state", "state", self._state, self._recipe.device)
+        if self._slots is not None:
+            self._start_slots()
+        for t in range(self._recipe.n_timesteps):
+            self._step(t)
+            if not len(self._running):
+                break
+        if len(self._running):
+            self._set_lengths(self._running, self._recipe.n_timesteps)
+        return len(self._running)
+
+    def update(self, info: Any, policy_version: int) -> int:
+        """Gives the agent new weights."""
+        self.agent.update(info)
+        self._policy_version = policy_version
+        return len(self._running)
+
+    def close(self) -> int:
+        """Closes the environments and the agent."""
+        try:
+            self.env.close()
+        finally:
+            self.agent.close()
+        return 0
+
+    def _step(self, t: int) -> None:
+        """One step of agent and environment, and its row in the slots."""
+        everyone = None if len(self._running) == self.n_envs else self._running
+        history = self._history(everyone, t)
+        started = time.perf_counter()
+        action, state = self.agent(self._state, self._observation, self._agent_info, history)
+        acted = time.perf_counter()
+        (after, _), (following, running) = self.env.step(action)
+        stepped = time.perf_counter()
+        if self._slots is None:
+            _check_device("agent.__call__", "action", action, self._recipe.device)
+            _check_device("agent.__call__", "state", state, self._recipe.device)
+            _check_device("env.step", "_observation", after, self._recipe.device)
+            self._slots = self._allocate(self._layout(action))
+            self._start_slots()
+        self._slots.write(t, everyone, self._observation, action, after)
+        self._observation = following
+        if len(running) != len(self._running):
+            state = self._narrow(t, running, state)
+        self._state, self._running = state, running
+        stored = time.perf_counter()
+        stats = self.stats
+        stats["agent_s"] += acted - started
+        stats["env_s"] += stepped - acted
+        stats["storage_s"] += stored - stepped
+        stats["n_steps"] += 1
+
+    def _narrow(self, t: int, running: torch.Tensor, state: DictTensor) -> DictTensor:
+        """Drops what belongs to environments whose episode ended at `t`; returns the state."""
+        self._set_lengths(self._running, t + 1)
+        kept = torch.searchsorted(self._running, running)
+        on_info_device, on_cpu = kept.to(self._recipe.info_device), kept.cpu()
+        self._agent_info = self._agent_info.index(on_info_device)
+        self._env_info = self._env_info.index(on_cpu)
+        self._env_id = self._env_id[on_cpu]
+        return state.index(kept)
+
+    def _set_lengths(self, running: torch.Tensor, length: int) -> None:
+        # Called for all that ran, at each end: those that run on are set again later.
+        if len(running) == self.n_envs:
+            self._slots.lengths.fill_(length)
+        else:
+            self._slots.lengths[running] = length
+
+    def _history(self, everyone: torch.Tensor | None, t: int) -> TemporalDictTensor | None:
+        if not self.agent.require_history():
+            return None
+        if self._slots is None:
+            return no_history(self._observation)
+        return self._slots.history(everyone, t)
+
+    def _layout(self, action: DictTensor) -> Layout:
+        observation, info = specs_of(self._observation), specs_of(self._info())
+        return Layout(observation, specs_of(action), info)
+
+    def _start_slots(self) -> None:
+        """Writes what a slot holds once: with it a trajectory can be replayed from its start."""
+        everyone = None if len(self._running) == self.n_envs else self._running
+        if not self.autoreset:
+            self._slots.clear()
+        self._slots.write_info(everyone, self._info())
+
+    def _info(self) -> dict[str, torch.Tensor]:
+        return {
+            **self._agent_info.prepend_key("agent_info/"),
+            **self._env_info.prepend_key("env_info/"),
+            **self._state.prepend_key("agent_state/"),
+            "env_id": self._env_id,
+            "policy_version": torch.full_like(self._env_id, self._policy_version),
+        }
+
+
+def _check_device(stage: str, name: str, container: DictTensor, device: torch.device) -> None:
+    for key, tensor in container.items():
+        if tensor.device != device:
+            raise DeviceMismatchError(f"{name}/{key}", device, tensor.device, stage)
+
+
+# --- In the caller's process. ---
+
+
+class LocalWorker:
+    """A worker in the caller's process, with the interface of `RemoteWorker`.
+
+    Exceptions are raised as they are, where they happen, so that a debugger finds them. The
+    global random generators are the worker's own while it works: it draws what a process of its
+    own would draw, and the caller's draws are not disturbed.
+
+    Args:
+        recipe: What to make the worker from. The agent's arguments are copied, as they would be
+            on their way to a process.
+        allocate: See `Worker`.
+    """
+
+    connection = None
+
+    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
+        self._generators: Any = None
+        self._device = recipe.device
+        with self._own_generators():
+            recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
+            self._worker = Worker(recipe, allocate)
+        self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
+
+    def send(self, command: Command, *arguments: Any) -> None:
+        """Carries out a command, before it returns."""
+        with self._own_generators():
+            n_running = getattr(self._worker, command.value)(*arguments)
+        self._reply = Done(n_running, dict(self._worker.stats))
+
+    def poll(self) -> Any:
+        """Returns the reply to the last command, once."""
+        reply, self._reply = self._reply, None
+        return reply
+
+    def stop(self, grace_s: float) -> None:
+        """Does nothing: there is no process to end."""
+
+    @contextlib.contextmanager
+    def _own_generators(self) -> Iterator[None]:
+        callers = _get_generators(self._device)
+        if self._generators is not None:
+            _set_generators(self._generators, self._device)
+        try:
+            yield
+        finally:
+            self._generators = _get_generators(self._device)
+            _set_generators(callers, self._device)
+
+
+def _seed_generators(seed: int) -> None:
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    torch.manual_seed(seed)
+
+
+def _get_generators(device: torch.device) -> tuple:
+    # A CUDA generator's state (seed and offset) is kept on the host: this does not wait.
+    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+
+
+def _set_generators(states: tuple, device: torch.device) -> None:
+    python, numpy, cpu, cuda = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(cpu)
+    if cuda is not None:
+        torch.cuda.set_rng_state(cuda, device)
+
+
+# --- In a process of its own. See NOTE [ worker shutdown ] in _remote.py. ---
+
+
+def main(connection: Connection, dump_descriptor: int) -> None:
+    """Serves commands until the parent says so, fails, or is gone.
+
+    Args:
+        connection: To the parent.
+        dump_descriptor: Of a file; a signal makes the process write its stacks there.
+    """
+    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
+    _end_with_parent()
+    worker: Worker | None = None
+    command = Command.START
+    try:
+        recipe: Recipe = cloudpickle.loads(connection.recv_bytes())
+        torch.set_num_threads(recipe.num_threads)
+        worker = Worker(recipe, lambda layout: _ask_for_slots(connection, layout, worker))
+        connection.send(Ready(worker.n_envs, worker.autoreset))
+        while command is not Command.CLOSE:
+            started = time.perf_counter()
+            command, arguments = cloudpickle.loads(connection.recv_bytes())
+            worker.stats["wait_s"] += time.perf_counter() - started
+            n_running = getattr(worker, command.value)(*arguments)
+            if recipe.device.type == "cuda":
+                torch.cuda.synchronize(recipe.device)
+            connection.send(Done(n_running, worker.stats))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        pass  # The parent is gone, or has given up on this worker.
+    except BaseException as error:
+        formatted = "".join(traceback.format_exception(error))
+        failure = Failure(repr(error), getattr(error, "environment", None), formatted)
+        with contextlib.suppress(OSError):
+            connection.send(failure)
+        if worker is not None and command is not Command.CLOSE:
+            with contextlib.suppress(Exception):
+                worker.close()
+    finally:
+        # As multiprocessing ends its children: tearing down torch takes half a second.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _ask_for_slots(connection: Connection, layout: Layout, worker: Worker) -> SlotWriter:
+    connection.send(NeedSlots(layout))
+    slots: Slots = connection.recv()
+    block = slots.cuda_block
+    if block is None:
+        descriptor = recv_handle(connection)
+        block = map_block(descriptor, slots.n_bytes)
+        os.close(descriptor)
+    store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
+    return SlotWriter(store, slots.first, worker.n_envs)
+
+
+def _end_with_parent() -> None:
+    """Ends this process soon after its parent, even inside a step that never returns."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_EVERY_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()

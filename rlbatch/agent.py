@@ -1,0 +1,312 @@
+"""Agents: the class to derive from, replaying one over trajectories, and a device checker."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
+from rlbatch.errors import DeviceLike, DeviceMismatchError, as_device
+
+State = DictTensor
+
+
+class RL_Agent:
+    """A policy, called with a batch of observations and the state that it keeps itself.
+
+    An agent owns nothing that a batcher closes but what its `close()` releases. Its state between
+    two calls is not in the object but goes out and comes back as a DictTensor, one row per
+    environment, so that a batcher can store it, cut it and replay it.
+
+    On a device `d` the state it returns is on `d` (or empty), its action is on `d`, and
+    observations and states arrive on `d`; `agent_info` arrives on `info_device`.
+
+    Attributes:
+        info_device: Where `agent_info` is during a replay: the CPU, as in a batcher, unless the
+            batcher was given another `info_device`.
+
+    Example:
+        >>> class Constant(RL_Agent):
+        ...     def __call__(self, state, observation, agent_info, history=None):
+        ...         action = torch.ones(observation.n_elems(), dtype=torch.int64)
+        ...         return DictTensor({"action": action}), DictTensor({})
+        >>> action, state = Constant()(DictTensor(), DictTensor({"frame": torch.zeros(3)}), None)
+        >>> action["action"]
+        tensor([1, 1, 1])
+    """
+
+    info_device: DeviceLike = "cpu"
+
+    def require_history(self) -> bool:
+        """Returns whether `__call__` is to receive the steps of the slot so far."""
+        return False
+
+    def initial_state(self, agent_info: DictTensor, B: int) -> State:
+        """Returns the state before the first step of `B` environments.
+
+        Args:
+            agent_info: B rows, or empty.
+            B: The number of environments.
+
+        Returns:
+            B rows, or empty for an agent without a state (the default).
+        """
+        return DictTensor()
+
+    def __call__(
+        self,
+        state: State,
+        observation: DictTensor,
+        agent_info: DictTensor,
+        history: TemporalDictTensor | None = None,
+    ) -> tuple[DictTensor, State]:
+        """Chooses actions.
+
+        Args:
+            state: [B, ...], what the last call returned for these environments, or
+                `initial_state`'s. Where an environment starts an episode on its own,
+                `observation["initial_state"]` is True and the agent starts its state anew.
+            observation: [B, ...], one row per running environment.
+            agent_info: [B, ...] or empty.
+            history: Where `require_history()` is True, the steps `[B, t, ...]` since the start
+                of the slot with the keys `observation/...`, `_observation/...` and, from t = 1
+                on, `action/...`; otherwise None.
+
+        Returns:
+            The output and the new state, both [B, ...]. Every key of the output is stored in the
+            trajectory; the environment reads `action` (or `action/...`).
+        """
+        raise NotImplementedError
+
+    def update(self, info: Any) -> None:
+        """Takes over what was given to `RL_Batcher.update`, usually a model's `state_dict`.
+
+        Its tensors are on the CPU; `load_state_dict` copies them to wherever the model is.
+        """
+        raise NotImplementedError
+
+    def seed(self, seed: int) -> None:
+        """Seeds random generators of the agent's own; torch's global one is seeded already."""
+
+    def close(self) -> None:
+        """Releases what the agent holds."""
+
+    def call_replay(
+        self, trajectories: Trajectories, t: int, state: State | None
+    ) -> tuple[DictTensor, State]:
+        """Chooses actions once more for the step `t` of stored trajectories.
+
+        Args:
+            trajectories: What a batcher returned, on the device of the agent.
+            t: The step. All B rows are replayed; those shorter than `t` hold padding.
+            state: What the last call returned, None at `t = 0`.
+
+        Returns:
+            The output and the new state, as from `__call__`.
+        """
+        if state is None:
+            state = trajectories.info.truncate_key("agent_state/")
+        agent_info = trajectories.info.truncate_key("agent_info/").to(self.info_device)
+        steps = trajectories.trajectories
+        observation = steps.temporal_index(t).truncate_key("observation/")
+        history = history_until(steps, t) if self.require_history() else None
+        return self(state, observation, agent_info, history)
+
+
+def history_until(steps: TemporalDictTensor, t: int) -> TemporalDictTensor:
+    """Returns what an agent with `require_history()` sees at the step `t` (views).
+
+    Args:
+        steps: The slot, [B, T, ...].
+        t: The step; those before it are returned.
+
+    Returns:
+        [B, t, ...]. At `t = 0` there are no `action/...` keys: in a batcher nobody has acted yet.
+    """
+    past = steps.temporal_slice(0, t)
+    if t:
+        return past
+    return past.get(key for key in past if not key.startswith("action/"))
+
+
+def replay_agent(
+    agent: RL_Agent, trajectories: Trajectories, replay_method_name: str = "call_replay"
+) -> TemporalDictTensor:
+    """Runs an agent over trajectories step by step, passing its state on; gradients flow.
+
+    Args:
+        agent: The agent, on the device of the trajectories.
+        trajectories: B trajectories of up to T steps.
+        replay_method_name: The method to call with `(trajectories, t, state)`; it returns
+            `(output [B, ...], state)`.
+
+    Returns:
+        The outputs, [B, T', ...], where T' is the length of the longest trajectory, and the
+        lengths of the trajectories. Entries on padding mean nothing; mask them.
+    """
+    replay = getattr(agent, replay_method_name)
+    outputs, state = [], None
+    lengths = trajectories.trajectories.lengths
+    for t in range(int(lengths.max())):
+        output, state = replay(trajectories, t, state)
+        outputs.append(output)
+    stacked = {key: torch.stack([output[key] for output in outputs], dim=1) for key in outputs[0]}
+    return TemporalDictTensor(stacked, lengths=lengths.clone())
+
+
+def replay_agent_stateless(
+    agent: RL_Agent, trajectories: Trajectories, replay_method_name: str
+) -> TemporalDictTensor:
+    """Runs an agent over whole trajectories in one call.
+
+    Args:
+        agent: An agent that has such a method.
+        trajectories: B trajectories of up to T steps, on the device of the agent.
+        replay_method_name: The method to call with `(trajectories,)`.
+
+    Returns:
+        What the method returns: a TemporalDictTensor [B, T, ...].
+    """
+    return getattr(agent, replay_method_name)(trajectories)
+
+
+class RL_Agent_CheckDevice(RL_Agent):
+    """Wraps an agent and raises where a tensor goes in or comes out on the wrong device.
+
+    It adds checks and changes nothing: every method and attribute of the agent is there, with
+    the same results, and what is assigned goes to the agent. A method of the agent's own that is
+    given `Trajectories` is checked like `call_replay`.
+
+    Args:
+        agent: The agent to check.
+        device: Where its observations, states, actions and parameters have to be.
+        info_device: Where `agent_info` has to be, as given to `RL_Batcher`.
+
+    Raises:
+        DeviceMismatchError: From any call; with stage, key, expected and found device.
+
+    Example:
+        >>> class OnMeta(RL_Agent):
+        ...     def initial_state(self, agent_info, B):
+        ...         return DictTensor({"memory": torch.zeros(B, device="meta")})
+        >>> checked = RL_Agent_CheckDevice(OnMeta(), "cpu")
+        >>> checked.initial_state(DictTensor(), 2)  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        ...
+        rlbatch.errors.DeviceMismatchError: initial_state: state/memory: expected ... on meta
+    """
+
+    def __init__(self, agent: RL_Agent, device: DeviceLike, info_device: DeviceLike = "cpu"):
+        # Past __setattr__, which writes to the agent. The names keep out of the agent's way.
+        self.__dict__["_agent"] = agent
+        self.__dict__["_device"] = as_device(device)
+        self.__dict__["_info_device"] = as_device(info_device)
+
+    def initial_state(self, agent_info: DictTensor, B: int) -> State:
+        """Checks `agent_info`, the agent's parameters, and the state that comes out."""
+        _check(self._info_device, "initial_state", agent_info=agent_info)
+        self._check_parameters("initial_state")
+        state = self._agent.initial_state(agent_info, B)
+        _check(self._device, "initial_state", state=state)
+        return state
+
+    def __call__(
+        self,
+        state: State,
+        observation: DictTensor,
+        agent_info: DictTensor,
+        history: TemporalDictTensor | None = None,
+    ) -> tuple[DictTensor, State]:
+        """Checks everything that goes in and comes out."""
+        _check(self._info_device, "call", agent_info=agent_info)
+        _check(self._device, "call", state=state, observation=observation, history=history)
+        action, new_state = self._agent(state, observation, agent_info, history)
+        _check(self._device, "call", action=action, new_state=new_state)
+        return action, new_state
+
+    def update(self, info: Any) -> None:
+        """Updates the agent, then checks its parameters."""
+        self._agent.update(info)
+        self._check_parameters("update")
+
+    def call_replay(
+        self, trajectories: Trajectories, t: int, state: State | None
+    ) -> tuple[DictTensor, State]:
+        """Checks the trajectories, and the output and state that come out."""
+        return self._checking_replay("call_replay")(trajectories, t, state)
+
+    def require_history(self) -> bool:
+        """Asks the agent."""
+        return self._agent.require_history()
+
+    def seed(self, seed: int) -> None:
+        """Seeds the agent."""
+        self._agent.seed(seed)
+
+    def close(self) -> None:
+        """Closes the agent."""
+        self._agent.close()
+
+    def __getattr__(self, name: str) -> Any:
+        # Reached for what is not found above: the agent's attributes and methods of its own.
+        if name in ("_agent", "_device", "_info_device"):  # While it is being unpickled.
+            raise AttributeError(name)
+        value = getattr(self._agent, name)
+        return self._checking_replay(name) if inspect.ismethod(value) else value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._agent, name, value)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+
+    @property
+    def info_device(self) -> DeviceLike:  # type: ignore[override]
+        """The agent's own."""
+        return self._agent.info_device
+
+    def _checking_replay(self, name: str) -> Callable:
+        """Returns a method of the agent that is checked where it is given Trajectories."""
+        method = getattr(self._agent, name)
+
+        @functools.wraps(method)
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            batches = [x for x in (*args, *kwargs.values()) if isinstance(x, Trajectories)]
+            for batch in batches:
+                _check(self._device, name, info=batch.info, trajectories=batch.trajectories)
+            result = method(*args, **kwargs)
+            if batches:
+                results = result if isinstance(result, tuple) else (result,)
+                _check(self._device, name, **dict(zip(("output", "state"), results, strict=False)))
+            return result
+
+        return checked
+
+    def _check_parameters(self, stage: str) -> None:
+        """Checks every module that is the agent or one of its attributes."""
+        agent = self._agent
+        modules = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
+        for name, module in modules.items():
+            if isinstance(module, torch.nn.Module):
+                _check(
+                    self._device,
+                    stage,
+                    parameters=dict(module.named_parameters(name)),
+                    buffers=dict(module.named_buffers(name)),
+                )
+
+
+def _check(device: torch.device, stage: str, **containers: Any) -> None:
+    for name, container in containers.items():
+        if not isinstance(container, (DictTensor, TemporalDictTensor, dict)):
+            continue
+        for key, tensor in container.items():
+            if tensor.device != device:
+                raise DeviceMismatchError(f"{name}/{key}", device, tensor.device, stage)

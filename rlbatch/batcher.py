@@ -1,0 +1,490 @@
+"""The batcher: agents in environments, in several processes, giving trajectories."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Callable, Sequence
+from enum import Enum
+from multiprocessing.connection import wait
+from typing import Any, Self
+
+import torch
+
+from rlbatch._remote import RemoteWorker
+from rlbatch._slots import Layout, SlotStore, SlotWriter, check_free_memory, shared_block
+from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots
+from rlbatch.dicttensor import DictTensor, Trajectories
+from rlbatch.errors import (
+    CallOrderError,
+    DeviceLike,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    KeyMismatchError,
+    ShapeError,
+    WorkerError,
+    WorkerTimeoutError,
+    as_device,
+)
+from rlbatch.seeding import Seed, derived_seed, process_seeds
+
+_LIVENESS_S = 0.25
+_CLOSE_GRACE_S = 2.0
+_CPU = torch.device("cpu")
+
+
+class _State(Enum):
+    """Which calls mean something now."""
+
+    NEW = "new: call reset"
+    IDLE = "idle: call reset or execute"
+    EXECUTING = "executing: call get"
+    CLOSED = "closed"
+    FAILED = "failed: a worker raised or died, see the error before"
+
+
+class RL_Batcher:
+    """Runs agents in environments and returns trajectories of up to T steps.
+
+    Every process has an environment batch and an agent of its own. `execute()` sets all of them
+    off, `get()` collects what they acquired; in between the caller is free. The batcher owns its
+    processes and their memory; `close()` them, or use it in a `with`.
+
+    Environments that do not reset themselves run on over several `execute()` until their episode
+    ends; then they drop out of the trajectories until the next `reset()`.
+
+    Args:
+        n_timesteps: T, the steps per `execute()`.
+        create_agent: Called in each process with `agent_args`; returns an `RL_Agent`. May be a
+            lambda, a closure or a function of a notebook.
+        agent_args: Keyword arguments; copied into each process.
+        create_env: Called in each process with `env_args` and `seed`; returns a `VecEnv`.
+        env_args: Keyword arguments without `seed`; copied into each process.
+        n_processes: How many processes; 0 acquires in the caller's own, during `execute()`: the
+            mode for a debugger, and for environments on a GPU.
+        seeds: An int from which everything follows, whatever `n_processes` is; or one int per
+            process, or one per environment.
+        agent_info: One row in the form that `reset()` takes; it stands in for an `agent_info`
+            that is left out there. None or empty for agents without.
+        env_info: The same for the environments.
+        agent_seeds: One per process, given to `RL_Agent.seed`, or an int; None to leave it out.
+        device: Where trajectories are stored. Observations have to come from there and actions
+            go there.
+        info_device: Where agents find `agent_info`.
+        num_threads: Of torch in each process; 0 processes use the caller's.
+        timeout: How long a worker may stay without an answer, in seconds, before the batcher
+            takes it for stuck. None waits as long as the process lives.
+
+    Raises:
+        WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
+            own exception is raised, here and elsewhere.
+        ValueError: A count or a seed makes no sense.
+        ShapeError, DeviceMismatchError: An info has not one row, or is not on the CPU.
+
+    Example:
+        >>> import gymnasium
+        >>> from rlbatch import RL_Agent
+        >>> from rlbatch.envs import GymEnv
+        >>> class Left(RL_Agent):
+        ...     def __call__(self, state, observation, agent_info, history=None):
+        ...         action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        ...         return DictTensor({"action": action}), DictTensor()
+        >>> with RL_Batcher(
+        ...     n_timesteps=100,
+        ...     create_agent=Left,
+        ...     agent_args={},
+        ...     create_env=lambda seed: GymEnv([gymnasium.make("CartPole-v1")], seed),
+        ...     env_args={},
+        ...     n_processes=0,
+        ...     seeds=0,
+        ... ) as batcher:
+        ...     batcher.reset()
+        ...     batcher.execute()
+        ...     trajectories, n_running = batcher.get()
+        >>> n_running, bool(trajectories.trajectories["_observation/terminated"][0, -1])
+        (0, True)
+    """
+
+    def __init__(  # noqa: PLR0913 - the constructor of rlstructures
+        self,
+        n_timesteps: int,
+        create_agent: Callable[..., Any],
+        agent_args: dict[str, Any],
+        create_env: Callable[..., Any],
+        env_args: dict[str, Any],
+        n_processes: int,
+        seeds: int | Sequence[int],
+        agent_info: DictTensor | None = None,
+        env_info: DictTensor | None = None,
+        agent_seeds: int | Sequence[int] | None = None,
+        device: DeviceLike = "cpu",
+        *,
+        info_device: DeviceLike = "cpu",
+        num_threads: int = 1,
+        timeout: float | None = 600.0,
+    ):
+        for name, value, least in (("n_timesteps", n_timesteps, 1), ("n_processes", n_processes, 0)):
+            if value < least:
+                raise ValueError(f"{name}: expected at least {least}, got {value}")
+        self._n_timesteps, self._timeout = n_timesteps, timeout
+        self._device = as_device(device)
+        self._templates = {"agent_info": _template("agent_info", agent_info)}
+        self._templates["env_info"] = _template("env_info", env_info)
+        self._store: SlotStore | None = None
+        self._policy_version = self._n_running = 0
+        self._state = _State.NEW
+        recipes = [
+            Recipe(create_env, env_args, create_agent, agent_args, *seeds_of_process,
+                   n_timesteps, self._device, as_device(info_device), num_threads)
+            for seeds_of_process in _seeds(seeds, agent_seeds, max(n_processes, 1))
+        ]  # fmt: skip
+        self._workers: list[Any] = []
+        # Runs at the latest when the interpreter ends; holds the list, not the batcher.
+        self._stop = weakref.finalize(self, _stop_workers, self._workers)
+        try:
+            self._start(recipes, in_process=n_processes == 0)
+        except BaseException:
+            self._fail()
+            raise
+
+    def _start(self, recipes: list[Recipe], in_process: bool) -> None:
+        if in_process:
+            # The worker must not keep the batcher alive.
+            allocate = weakref.WeakMethod(self._allocate_here)
+            self._workers.append(LocalWorker(recipes[0], lambda layout: allocate()(layout)))
+        else:
+            for number, recipe in enumerate(recipes):
+                self._workers.append(RemoteWorker(recipe, number))
+        ready: list[Ready] = self._gather(self._timeout)
+        self._n_envs = [worker.n_envs for worker in ready]
+        self._firsts = [sum(self._n_envs[:number]) for number in range(len(ready))]
+        self._autoreset = ready[0].autoreset
+        self._stats: list[dict[str, float]] = [{} for _ in ready]
+        for worker, first in zip(self._workers, self._firsts, strict=True):
+            worker.first_env = first
+
+    def n_elems(self) -> int:
+        """Returns the number of environments over all processes."""
+        return sum(self._n_envs)
+
+    def device(self) -> torch.device:
+        """Returns where trajectories are stored."""
+        return self._device
+
+    def reset(
+        self, agent_info: DictTensor | None = None, env_info: DictTensor | None = None
+    ) -> None:
+        """Starts an episode in every environment.
+
+        Args:
+            agent_info: [n_elems(), ...] on the CPU, one row per environment; None or empty for
+                the one given to the constructor.
+            env_info: The same, for the environments.
+
+        Raises:
+            CallOrderError: Between `execute` and `get`, or after `close` or a failure.
+            ShapeError, KeyMismatchError, DtypeMismatchError, DeviceMismatchError: An info has not
+                one row per environment, or is not like the constructor's.
+            WorkerError: A worker failed.
+        """
+        self._expect(_State.NEW, _State.IDLE, to="reset")
+        infos = [self._rows("agent_info", agent_info), self._rows("env_info", env_info)]
+        self._n_running = sum(
+            reply.n_running
+            for reply in self._ask(
+                Command.RESET,
+                lambda first, n: (*(info.slice(first, first + n).clone() for info in infos), first),
+            )
+        )
+        self._state = _State.IDLE
+
+    def execute(self, agent_info: DictTensor | None = None) -> None:
+        """Sets the workers off to acquire up to T steps of the running environments.
+
+        Args:
+            agent_info: [n_elems(), ...] on the CPU, in the place of the one given to `reset`; rows
+                of environments that do not run are not used. None to keep it.
+
+        Raises:
+            CallOrderError: Before `reset`, before the `get` of an `execute`, when no environment
+                runs, or after `close` or a failure.
+            SharedMemoryError: The trajectories do not fit in memory (the first time only).
+            WorkerError: A worker failed.
+        """
+        self._expect(_State.IDLE, to="execute")
+        if not self._n_running:
+            raise CallOrderError("execute: expected a running environment, all have ended; reset")
+        info = None if agent_info is None else self._rows("agent_info", agent_info)
+        self._replies: list[Done | None] = [None] * len(self._workers)
+        try:
+            for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
+                rows = None if info is None else info.slice(first, first + n).clone()
+                worker.send(Command.EXECUTE, rows)
+            self._state = _State.EXECUTING
+            if self._store is None:
+                self._hand_out_slots()
+        except BaseException:
+            self._fail()
+            raise
+
+    def get(
+        self, blocking: bool = True, timeout: float | None = None, copy: bool = True
+    ) -> tuple[Trajectories, int] | tuple[None, None]:
+        """Returns what the last `execute` acquired.
+
+        Args:
+            blocking: Wait for it; otherwise return `(None, None)` if it is not complete.
+            timeout: How long to wait, in seconds; None for the batcher's.
+            copy: Return memory that the caller owns. False returns views that the next `execute`
+                writes over.
+
+        Returns:
+            The trajectories of the environments that ran, in the order of their numbers, on the
+            batcher's device; and how many environments run on. `info` holds `agent_info/...`,
+            `env_info/...`, `agent_state/...` (before the first step), `env_id` and
+            `policy_version` [B] int64 (how many `update`s the agent had seen).
+
+        Raises:
+            CallOrderError: There was no `execute`, or its trajectories have been taken.
+            WorkerTimeoutError: It took longer than that; nothing is lost, and `get` may be called
+                again. The message holds the stacks of the workers that are busy.
+            WorkerError: A worker failed; the batcher is of no more use.
+        """
+        self._expect(_State.EXECUTING, to="get")
+        if not self._collect(self._timeout if timeout is None else timeout, blocking):
+            return None, None
+        self._n_running = sum(reply.n_running for reply in self._replies)  # type: ignore[union-attr]
+        self._state = _State.IDLE
+        return self._store.read(self._autoreset, copy), self._n_running  # type: ignore[union-attr]
+
+    def update(self, info: Any) -> None:
+        """Gives every agent new weights; returns when all have them.
+
+        Between `execute` and `get` it waits for the acquisition to end first.
+
+        Args:
+            info: What `RL_Agent.update` takes, usually a `state_dict`. Its CUDA tensors reach other
+                processes through the CPU.
+
+        Raises:
+            CallOrderError: After `close` or a failure.
+            WorkerError: A worker failed.
+        """
+        self._expect(_State.NEW, _State.IDLE, _State.EXECUTING, to="update")
+        if self._state is _State.EXECUTING:
+            self._collect(self._timeout, blocking=True)
+        self._policy_version += 1
+        version = self._policy_version
+        self._ask(Command.UPDATE, lambda first, n: (info, version))
+
+    def stats(self) -> list[dict[str, float]]:
+        """Returns, per worker, where its time went since it was made.
+
+        Returns:
+            Per worker `env_s`, `agent_s`, `storage_s` and `wait_s` (for the caller) in seconds, and
+            `n_steps` (of the batch); as of its last answer. On CUDA these are times of the host.
+        """
+        return [dict(stats) for stats in self._stats]
+
+    def close(self) -> None:
+        """Closes environments, agents and processes. May be called twice, and after a failure."""
+        if self._state is _State.CLOSED:
+            return
+        usable = self._state in (_State.NEW, _State.IDLE)
+        self._state = _State.CLOSED
+        try:
+            if usable:
+                self._ask(Command.CLOSE, lambda first, n: ())
+        finally:
+            self._stop()
+            self._workers.clear()
+            self._store = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- Talking to the workers. ---
+
+    def _ask(self, command: Command, arguments: Callable[[int, int], tuple]) -> list[Done]:
+        """Sends a command to all, with arguments by `(first, n_envs)`; returns their answers."""
+        try:
+            for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
+                worker.send(command, *arguments(first, n))
+            replies = self._gather(self._timeout)
+        except BaseException:
+            self._fail()
+            raise
+        self._stats = [reply.stats for reply in replies]
+        return replies
+
+    def _gather(self, timeout: float | None) -> list[Any]:
+        """Returns one message of every worker."""
+        messages: list[Any] = [None] * len(self._workers)
+        self._poll_into(messages, timeout)
+        return messages
+
+    def _collect(self, timeout: float | None, blocking: bool) -> bool:
+        """Waits for the answers to EXECUTE; returns whether all are here."""
+        try:
+            self._poll_into(self._replies, timeout if blocking else 0.0)
+        except WorkerTimeoutError:
+            if blocking:
+                raise
+            return False
+        except WorkerError:
+            self._fail()
+            raise
+        self._stats = [reply.stats for reply in self._replies]  # type: ignore[union-attr]
+        return True
+
+    def _poll_into(self, messages: list[Any], timeout: float | None) -> None:
+        """Fills the gaps in a list of messages, one per worker. The one place that waits."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while True:
+            for number, worker in enumerate(self._workers):
+                if messages[number] is None:
+                    messages[number] = worker.poll()
+            waiting = [w for w, m in zip(self._workers, messages, strict=True) if m is None]
+            if not waiting:
+                return
+            left = _LIVENESS_S if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                raise _timed_out(waiting, timeout)
+            wait([worker.connection for worker in waiting], min(left, _LIVENESS_S))
+
+    def _fail(self) -> None:
+        self._state = _State.FAILED
+        self._stop()
+
+    def _expect(self, *states: _State, to: str) -> None:
+        if self._state not in states:
+            raise CallOrderError(f"{to}: expected another state, the batcher is {self._state.value}")
+
+    # --- Memory. ---
+
+    def _hand_out_slots(self) -> None:
+        """Answers the workers, which now know what they store; waits for the slowest first step."""
+        if self._workers[0].connection is None:
+            return  # It has called _allocate_here.
+        layouts = [message.layout for message in self._gather(self._timeout)]
+        for number, layout in enumerate(layouts):
+            _check_same_layout(number, layouts[0], layout)
+        layout = layouts[0]
+        n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
+        descriptor = cuda_block = None
+        if self._device.type == "cpu":
+            block, descriptor = shared_block(n_bytes)
+        else:
+            block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
+        self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
+        for worker, first in zip(self._workers, self._firsts, strict=True):
+            slots = Slots(layout, self.n_elems(), self._n_timesteps, first, n_bytes, cuda_block)
+            worker.send_slots(slots, descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _allocate_here(self, layout: Layout) -> SlotWriter:
+        n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
+        if self._device.type == "cpu":
+            check_free_memory(n_bytes)
+        block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
+        self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
+        return SlotWriter(self._store, 0, self.n_elems())
+
+    def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
+        """Returns an info with one row per environment, checked against the constructor's."""
+        template = self._templates[name]
+        if info is None or info.empty():
+            return template.index([0] * self.n_elems())
+        if info.device() != _CPU:
+            raise DeviceMismatchError(name, _CPU, info.device())
+        if info.n_elems() != self.n_elems():
+            raise ShapeError(f"{name}: expected {self.n_elems()} rows, got {info.n_elems()}")
+        if not template.empty():
+            _check_same_specs(name, template, info)
+        return info
+
+
+def _check_same_specs(name: str, expected: DictTensor, found: DictTensor) -> None:
+    if expected.keys() != found.keys():
+        raise KeyMismatchError(f"{name}: expected the keys {list(expected)}, got {list(found)}")
+    for key, spec in expected.specs().items():
+        other = found.specs()[key]
+        if spec["dtype"] != other["dtype"]:
+            raise DtypeMismatchError(
+                f"{name}/{key}: expected {spec['dtype']}, got {other['dtype']}"
+            )
+        if spec["size"] != other["size"]:
+            raise ShapeError(
+                f"{name}/{key}: expected rows of shape {tuple(spec['size'])}, "
+                f"got {tuple(other['size'])}"
+            )
+
+
+def _check_same_layout(number: int, expected: Layout, found: Layout) -> None:
+    for part in Layout._fields:
+        first, other = getattr(expected, part), getattr(found, part)
+        if first.keys() != other.keys():
+            raise KeyMismatchError(
+                f"{part} of worker {number}: expected the keys {list(first)}, as in worker 0, "
+                f"got {list(other)}"
+            )
+        for key in first:
+            if first[key] != other[key]:
+                raise ShapeError(
+                    f"{part}/{key} of worker {number}: expected {first[key]}, as in worker 0, "
+                    f"got {other[key]}"
+                )
+
+
+def _template(name: str, info: DictTensor | None) -> DictTensor:
+    info = DictTensor() if info is None else info
+    if not info.empty():
+        if info.device() != _CPU:
+            raise DeviceMismatchError(name, _CPU, info.device())
+        if info.n_elems() != 1:
+            raise ShapeError(f"{name}: expected one row as an example, got {info.n_elems()}")
+    return info
+
+
+def _seeds(
+    seeds: int | Sequence[int], agent_seeds: int | Sequence[int] | None, n_processes: int
+) -> list[tuple[Any, int | None, int]]:
+    """Returns per process the environments' seed, the agent's, and the generators'."""
+    env = process_seeds(seeds, n_processes)
+    if agent_seeds is None:
+        agents: list[int | None] = [None] * n_processes
+    elif isinstance(agent_seeds, int):
+        agents = [derived_seed(agent_seeds, number) for number in range(n_processes)]
+    elif len(agent_seeds) == n_processes:
+        agents = list(agent_seeds)
+    else:
+        raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
+    triples = []
+    for number, (env_seed, agent_seed) in enumerate(zip(env, agents, strict=True)):
+        root = [env_seed.root] if isinstance(env_seed, Seed) else env_seed
+        own = [] if agent_seed is None else [agent_seed]
+        triples.append((env_seed, agent_seed, derived_seed(*root, *own, number)))
+    return triples
+
+
+def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
+    names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
+    stacks = "\n".join(worker.stacks() for worker in workers) if timeout else ""
+    return WorkerTimeoutError(
+        f"workers {names}: expected an answer within {timeout} s, got none\n\n{stacks}",
+        workers[0].number,
+        workers[0].command.value,
+        child_traceback=stacks,
+    )
+
+
+def _stop_workers(workers: list[Any]) -> None:
+    """Ends all processes; they share one time of grace."""
+    deadline = time.monotonic() + _CLOSE_GRACE_S
+    for worker in workers:
+        worker.stop(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,101 @@
+"""The contract of a batch of environments.
+
+One episode, as an environment returns it (`o` observation, `r` reward, `a` action). A column is
+one step; `_observation` is what the environment returned *after* the action of that step, so
+at the last step it is the true terminal observation:
+
+    step               0       1       2 (last)  |  3 (auto-resetting environments only)
+    observation/frame  o0      o1      o2        |  o0'   first of the next episode
+    action/action      a0      a1      a2        |  a0'
+    _observation/frame o1      o2      o3        |  o1'   o3 is seen nowhere else
+    _observation/reward r1     r2      r3        |  r1'
+    _observation/done  False   False   True      |  False
+    observation/initial_state
+                       True    False   False     |  True
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rlbatch.dicttensor import DictTensor
+
+Observation = tuple[DictTensor, torch.Tensor]
+
+RESERVED_KEYS = (
+    "reward",
+    "terminated",
+    "truncated",
+    "done",
+    "initial_state",
+    "last_action",
+    "episode_return",
+    "episode_length",
+)
+
+
+class VecEnv:
+    """A batch of environments that step together.
+
+    There are two kinds. Those with `autoreset = False` run each environment to the end of its
+    episode: `running` holds the numbers of those that still run, and shrinks. Those with
+    `autoreset = True` start the next episode at once: `running` is always all of them, in order,
+    and nothing that a caller does per step has to depend on data.
+
+    An observation is a DictTensor with one row per running environment, in ascending order of
+    their numbers. Beside the frame (`frame`, or the names of a nested observation joined by `/`)
+    it carries
+
+    - `reward` [B] float32: for the step that led here; 0 after a reset.
+    - `terminated`, `truncated`, `done` [B] bool: whether the episode ended, was cut, either.
+    - `initial_state` [B] bool: whether this is the first observation of an episode.
+    - `last_action` [B, ...]: the action that led here; zeros after a reset.
+    - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
+
+    Attributes:
+        autoreset: Which of the two kinds this is.
+        device: Where observations and `running` are, and actions have to be.
+        observation_space: Of one environment; a Gymnasium space, or None where there is none.
+        action_space: Of one environment, likewise.
+    """
+
+    autoreset: bool = False
+    device: torch.device = torch.device("cpu")
+    observation_space: object = None
+    action_space: object = None
+
+    def n_envs(self) -> int:
+        """Returns the number of environments."""
+        raise NotImplementedError
+
+    def reset(self, env_info: DictTensor | None = None) -> Observation:
+        """Starts an episode in every environment.
+
+        Args:
+            env_info: One row of options per environment, on the CPU; None or empty for none.
+
+        Returns:
+            The first observations [n_envs, ...], and the environments' numbers, int64.
+        """
+        raise NotImplementedError
+
+    def step(self, action: DictTensor) -> tuple[Observation, Observation]:
+        """Steps the running environments.
+
+        Args:
+            action: One row per running environment. The key `action`, or `action/...` for a
+                nested action space; other keys are ignored.
+
+        Returns:
+            Two pairs of observations and numbers. First what the actions led to, for all
+            environments that ran. Second what to act on next: for those that still run, or, with
+            `autoreset`, for all, where the first observation of the next episode stands in the
+            place of a terminal one.
+
+        Raises:
+            CallOrderError: Before the first `reset`, or when no environment runs.
+        """
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Releases what the environments hold."""

@@ -1,0 +1,118 @@
+"""The errors that rlbatch raises, and the device check that most of them start from.
+
+Every message has one grammar: *where: expected ..., got ...*.
+"""
+
+from __future__ import annotations
+
+import torch
+
+DeviceLike = torch.device | str | int
+
+
+class DeviceMismatchError(ValueError):
+    """A tensor is on another device than the one it has to be on.
+
+    Attributes:
+        where: The key of the tensor, or the name of the argument.
+        expected: The device it has to be on.
+        found: The device it is on.
+        stage: Who looked: `agent.initial_state`, `env.step`, `storage`, ...; None in containers.
+    """
+
+    def __init__(
+        self,
+        where: str,
+        expected: torch.device | None,
+        found: torch.device | None,
+        stage: str | None = None,
+    ):
+        prefix = f"{stage}: " if stage else ""
+        super().__init__(f"{prefix}{where}: expected a tensor on {expected}, got one on {found}")
+        self.where, self.expected, self.found, self.stage = where, expected, found, stage
+
+    def __reduce__(self) -> tuple:
+        return type(self), (self.where, self.expected, self.found, self.stage)
+
+
+class ShapeError(ValueError):
+    """A tensor has a shape that does not fit; the message gives both shapes."""
+
+
+class DtypeMismatchError(TypeError):
+    """Two tensors that have to be of one dtype are not; nothing is cast silently."""
+
+
+class KeyMismatchError(KeyError):
+    """Two containers that have to hold the same keys do not, or one key would appear twice."""
+
+    def __str__(self) -> str:
+        # KeyError prints the repr of its argument, which would put the sentence in quotes.
+        return str(self.args[0])
+
+
+class CallOrderError(RuntimeError):
+    """A method was called at a moment when the call means nothing."""
+
+
+class SharedMemoryError(MemoryError):
+    """The trajectories do not fit in the free shared memory; the message gives both figures."""
+
+
+class EnvContractError(Exception):
+    """An environment breaks a clause of the `VecEnv` contract; the message names the clause."""
+
+
+class WorkerError(RuntimeError):
+    """A worker process failed, died or went silent.
+
+    Attributes:
+        worker: Number of the worker.
+        command: What it was doing: `start`, `reset`, `execute`, `update` or `close`.
+        environment: Number of the environment (over the whole batcher) that failed; None when
+            the failure was not inside one environment.
+        child_traceback: The worker's formatted traceback; empty when it was killed.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        worker: int = -1,
+        command: str = "",
+        environment: int | None = None,
+        child_traceback: str = "",
+    ):
+        super().__init__(message)
+        self.worker, self.command = worker, command
+        self.environment, self.child_traceback = environment, child_traceback
+
+
+class WorkerTimeoutError(WorkerError, TimeoutError):
+    """A worker did not answer in time; it may hang, or the timeout may be too short."""
+
+
+def as_device(device: DeviceLike) -> torch.device:
+    """Returns the device with its index, so that two names of one device compare equal.
+
+    Args:
+        device: A `torch.device`, its name, or the index of a CUDA device.
+
+    Returns:
+        The same device; `cuda` without an index becomes the current one (`cuda:0` at start).
+
+    Example:
+        >>> as_device("cpu")
+        device(type='cpu')
+    """
+    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    if device.type == "cuda" and device.index is None:
+        # torch.cuda.current_device() would open a context; before there is one, it is 0.
+        index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+        return torch.device("cuda", index)
+    return device
+
+
+def add_environment_note(error: BaseException, environment: int) -> None:
+    """Marks an exception with the number of the environment, in its batch, that raised it."""
+    error.add_note(f"(in environment {environment} of this batch)")
+    error.environment = environment  # type: ignore[attr-defined]

@@ -1,0 +1,126 @@
+"""Seeds: one number for a run, and from it a different one for every environment.
+
+An environment's seed depends on the run's seed and on its number among *all* environments, not
+on the process it runs in; splitting the same environments over more processes changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+_SEED_BITS = 32
+_MODULUS = 1 << _SEED_BITS
+# Odd, hence invertible modulo 2^32: distinct numbers stay distinct. The value is the 32-bit
+# golden ratio (Knuth, The Art of Computer Programming, vol. 3, 6.4), which spreads neighbours.
+_MULTIPLIER = 0x9E3779B1
+
+
+class Seed(int):
+    """The seed that a batcher hands to `create_env`: an `int` that knows its process.
+
+    As an `int` it may be passed to anything that wants one. `env_seeds` reads its two attributes
+    to number environments across processes.
+
+    Attributes:
+        root: The run's seed, shared by all processes.
+        process: Number of the process among those of the batcher, from 0.
+    """
+
+    root: int
+    process: int
+
+    def __new__(cls, value: int, root: int, process: int) -> Seed:
+        """Returns an `int` equal to `value` that carries `root` and `process`."""
+        seed = super().__new__(cls, value)
+        seed.root, seed.process = root, process
+        return seed
+
+    def __reduce__(self) -> tuple:
+        return Seed, (int(self), self.root, self.process)
+
+
+def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
+    """Returns one seed in [0, 2^32) for each of `n_envs` environments, all different.
+
+    Args:
+        seed: A run's seed (0 is as good as any); a `Seed` from a batcher, to continue the
+            numbering of the processes before this one; or a sequence of `n_envs` seeds, which
+            is returned as it is.
+        n_envs: How many environments there are in this process.
+
+    Returns:
+        A list of `n_envs` integers.
+
+    Raises:
+        ValueError: `seed` is negative, or a sequence of another length than `n_envs`.
+
+    Example:
+        >>> first, second = env_seeds(0, 2)
+        >>> first != second
+        True
+    """
+    if isinstance(seed, Sequence):
+        if len(seed) != n_envs:
+            raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(seed)}")
+        return [int(one) for one in seed]
+    if seed < 0:
+        raise ValueError(f"seed: expected an integer >= 0, got {seed}")
+    root = seed.root if isinstance(seed, Seed) else int(seed)
+    first = seed.process * n_envs if isinstance(seed, Seed) else 0
+    return [_nth_seed(root, first + number) for number in range(n_envs)]
+
+
+def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[int | list[int]]:
+    """Returns what each process passes to `create_env` as `seed`.
+
+    Args:
+        seeds: The run's seed; or one per process, as in rlstructures; or one per environment, a
+            multiple of `n_processes`, dealt out in order.
+        n_processes: Number of processes, at least 1.
+
+    Returns:
+        A list of `n_processes` `Seed`s or lists of seeds.
+
+    Raises:
+        ValueError: The number of seeds is no multiple of `n_processes`, or one is negative.
+    """
+    if isinstance(seeds, (int, np.integer)):
+        root = _non_negative(int(seeds))
+        return [Seed(_nth_seed(root, k), root, k) for k in range(n_processes)]
+    seeds = [_non_negative(int(seed)) for seed in seeds]
+    if not seeds or len(seeds) % n_processes:
+        raise ValueError(
+            f"seeds: expected an int, {n_processes} seeds (one per process) or a multiple of "
+            f"{n_processes} (one per environment), got {len(seeds)}"
+        )
+    if len(seeds) == n_processes:
+        # All of them name the run, so that [1, 2] and [1, 3] are different runs, and a number
+        # that stands twice does not give two processes the same environments.
+        root = _entropy(seeds)
+        return [Seed(value, root, k) for k, value in enumerate(seeds)]
+    share = len(seeds) // n_processes
+    return [seeds[k * share : (k + 1) * share] for k in range(n_processes)]
+
+
+def derived_seed(*words: int) -> int:
+    """Returns a seed in [0, 2^63) that depends on every one of the given integers."""
+    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+
+
+def _entropy(seeds: Sequence[int]) -> int:
+    return seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
+
+
+def _non_negative(seed: int) -> int:
+    if seed < 0:
+        raise ValueError(f"seeds: expected integers >= 0, got {seed}")
+    return seed
+
+
+def _nth_seed(root: int, number: int) -> int:
+    # One walk through all 2^32 seeds for everybody; a run starts at a place of its own. So the
+    # seeds of one run never repeat, and two runs rarely meet (n environments each: n / 2^31).
+    start = int(np.random.SeedSequence(root).generate_state(1)[0])
+    return ((start + number) * _MULTIPLIER) % _MODULUS

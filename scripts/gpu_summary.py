@@ -1,0 +1,107 @@
+"""Writes suite.json from what scripts/gpu_suite.sh has run so far.
+
+Usage: gpu_summary.py OUT STEPS [--verdict]. With `--verdict`, also prints one line per step and
+exits with 1 unless every step passed.
+"""
+
+import importlib.metadata
+import json
+import os
+import platform
+import subprocess
+import sys
+import xml.etree.ElementTree
+from pathlib import Path
+
+
+def summarise(out: Path, steps: Path) -> dict:
+    """Collects the machine, the versions and the steps."""
+    rows = [line.split("\t") for line in (steps / "table").read_text().splitlines()]
+    return {
+        "commit": os.environ.get("RLBATCH_COMMIT")
+        or _output("git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"),
+        **_machine(),
+        "steps": [_step(out, steps, *row) for row in rows],
+    }
+
+
+def _machine() -> dict:
+    import torch
+
+    has_gpu = torch.cuda.is_available()
+    return {
+        "device": torch.cuda.get_device_name() if has_gpu else None,
+        "driver": _output("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"),
+        "cuda": torch.version.cuda,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "packages": {
+            dist.name: dist.version
+            for dist in importlib.metadata.distributions()
+            if dist.name in ("numpy", "pytest", "gymnasium") or dist.name.startswith("cupy")
+        },
+    }
+
+
+def _step(out: Path, steps: Path, name: str, code: str, start: str, end: str) -> dict:
+    result: dict = {
+        "name": name,
+        "exit_code": int(code),
+        "seconds": round(float(end) - float(start), 2),
+    }
+    if name == "gpu_tests":
+        result["tests"] = _tests(out / "gpu_tests.xml")
+        empty = "" if result["tests"].get("passed") else "no test passed"
+    else:
+        result["figures"] = _last_json((steps / f"{name}.out").read_text())
+        empty = "" if result["figures"] else "no JSON object on the last line"
+    result["problem"] = empty if code == "0" else f"exit code {code}"
+    return result
+
+
+def _tests(report: Path) -> dict:
+    """Counts a JUnit report's outcomes; says why for each test that did not pass."""
+    if not report.exists():
+        return {}
+    counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
+    not_passed = []
+    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+        bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
+        outcome = bad[0].tag.replace("failure", "failed") if bad else "passed"
+        counts[outcome] += 1
+        if bad:
+            test = f"{case.get('classname')}::{case.get('name')}"
+            reason = (bad[0].get("message") or "")[:300]
+            not_passed.append({"test": test, "outcome": outcome, "reason": reason})
+    return {**counts, "not_passed": not_passed}
+
+
+def _last_json(text: str) -> dict | None:
+    """Reads the JSON object on a benchmark's last line."""
+    try:
+        return json.loads(text.splitlines()[-1])
+    except (IndexError, ValueError):
+        return None
+
+
+def _output(*command: str) -> str:
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    except OSError:
+        return "unknown"
+    return result.stdout.strip() if result.returncode == 0 else "unknown"
+
+
+def main() -> None:
+    """Writes suite.json; with `--verdict`, judges it."""
+    out, steps = map(Path, sys.argv[1:3])
+    suite = summarise(out, steps)
+    (out / "suite.json").write_text(json.dumps(suite, indent=2) + "\n")
+    if sys.argv[3:] == ["--verdict"]:
+        for step in suite["steps"]:
+            print(f"{step['name']}: {step['problem'] or 'passed'} ({step['seconds']} s)")
+        sys.exit(any(step["problem"] for step in suite["steps"]))
+
+
+if __name__ == "__main__":
+    main()
