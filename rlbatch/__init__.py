@@ -1,6 +1,7 @@
 """Trajectories from agents and environments, acquired on a chosen device."""
 
 from rlbatch.agent import RL_Agent, RL_Agent_CheckDevice, replay_agent, replay_agent_stateless
+from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import (
     DictTensor,
     TemporalDictTensor,
@@ -9,5 +10,39 @@ from rlbatch.dicttensor import (
     masked_tensor,
 )
 from rlbatch.envs.base import VecEnv
+from rlbatch.errors import (
+    CallOrderError,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    EnvContractError,
+    KeyMismatchError,
+    ShapeError,
+    SharedMemoryError,
+    WorkerError,
+    WorkerTimeoutError,
+)
+
+__all__ = [
+    "CallOrderError",
+    "DeviceMismatchError",
+    "DictTensor",
+    "DtypeMismatchError",
+    "EnvContractError",
+    "KeyMismatchError",
+    "RL_Agent",
+    "RL_Agent_CheckDevice",
+    "RL_Batcher",
+    "ShapeError",
+    "SharedMemoryError",
+    "TemporalDictTensor",
+    "Trajectories",
+    "VecEnv",
+    "WorkerError",
+    "WorkerTimeoutError",
+    "masked_dicttensor",
+    "masked_tensor",
+    "replay_agent",
+    "replay_agent_stateless",
+]
 
 __version__ = "0.1.0"

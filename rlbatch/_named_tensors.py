@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from rlbatch._checks import check_shape
+from rlbatch._checks import check_like, check_same_rows, check_shape, check_tensors
 from rlbatch.errors import (
     DeviceLike,
     DtypeMismatchError,
@@ -18,6 +18,9 @@ from rlbatch.errors import (
 )
 
 Index = torch.Tensor | int | list[int]
+
+# torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
 
 
 class NamedTensors:
@@ -182,9 +185,51 @@ class NamedTensors:
         if device is None:
             return self._with({})
         rows = rows_of(index, self.n_elems(), device)
-        # index_select copies whole rows; tensor[rows] goes element by element, and is up to
-        # 30 times as slow where a row is an image.
-        return self._map(lambda tensor: tensor.index_select(0, rows))
+        return self._map(lambda tensor: take_rows(tensor, rows))
+
+    def set(self, key: str, value: torch.Tensor) -> None:
+        """Adds a tensor, or puts it in the place of another (no copy).
+
+        Raises:
+            TypeError: It is not a tensor.
+            ShapeError: It has not the B (and T) of the others.
+            DeviceMismatchError: It is not on their device.
+        """
+        for other, tensor in self.variables.items():
+            if other != key:
+                check_like(key, value, tensor, self._n_common)
+                break
+        else:
+            self._check_alone(key, value)
+        self.variables[key] = value
+
+    def copy_(
+        self, source: Self, source_indexes: torch.Tensor, destination_indexes: torch.Tensor
+    ) -> None:
+        """Writes rows of another container into rows of this one, in this one's memory.
+
+        Where there are lengths it writes them too, and waits for the device: a row of the source
+        may be as long as T here. What a row held past the longest of the new ones stays there,
+        as padding. Nothing is written where it raises one of the errors below.
+
+        Args:
+            source: Holds at least the keys of this one.
+            source_indexes: [N] int64, rows of `source`.
+            destination_indexes: [N] int64, rows of this one, all different.
+
+        Raises:
+            ShapeError: The index tensors differ in shape, two rows do, or a row is too long.
+            KeyMismatchError: A key is missing in `source`.
+            DtypeMismatchError: A dtype differs.
+            DeviceMismatchError: A device differs.
+        """
+        check_shape("destination_indexes", destination_indexes, source_indexes.shape)
+        for key, tensor in self.items():
+            check_same_rows(key, source[key], tensor, self._n_common)
+        device = self.device()
+        if device is not None:
+            rows = rows_of(source_indexes, source.n_elems(), device)
+            self._write(source, rows, rows_of(destination_indexes, self.n_elems(), device))
 
     def to_nested(self) -> dict[str, Any]:
         """Returns nested dicts of the same tensors: the key `a/b` becomes `["a"]["b"]`.
@@ -213,14 +258,26 @@ class NamedTensors:
         """Returns a container like this one with the function applied to every tensor."""
         raise NotImplementedError
 
+    def _check_alone(self, key: str, value: torch.Tensor) -> None:
+        """Checks what is to be the only tensor."""
+        check_tensors({key: value}, self._n_common)
+
+    def _write(self, source: Self, rows: torch.Tensor, destination_rows: torch.Tensor) -> None:
+        """Does the writing of `copy_`."""
+        raise NotImplementedError
+
     def __repr__(self) -> str:
         rows = [(key, *_described(value)) for key, value in self.items()]
         widths = [max((len(row[column]) for row in rows), default=0) for column in (0, 1)]
         lines = [f"  {key:{widths[0]}}  {shape:{widths[1]}}  {dtype}" for key, shape, dtype in rows]
-        return "\n".join([f"{type(self).__name__}({self._title()})", *lines])
+        try:
+            title = self._title()
+        except (AttributeError, IndexError):  # A tree_map can make anything of the leaves.
+            title = "not a batch"
+        return "\n".join([f"{type(self).__name__}({title})", *lines])
 
     def _title(self) -> str:
-        raise NotImplementedError
+        return f"n_elems={self.n_elems()}, device={self.device()}"
 
 
 def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device) -> torch.Tensor:
@@ -238,8 +295,11 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
         ShapeError: The index is not [N], or the mask not [B].
         DtypeMismatchError: The index holds neither integers nor bools.
     """
-    empty = isinstance(index, list) and not index  # Of which torch makes float32.
-    rows = torch.as_tensor(index, dtype=torch.int64 if empty else None, device=device)
+    if isinstance(index, torch.Tensor) and index.device == device:
+        rows = index
+    else:
+        empty = isinstance(index, list) and not index  # Of which torch makes float32.
+        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None, device=device)
     if rows.dtype == torch.bool:
         check_shape("index", rows, (n_elems,))
         return rows.nonzero().squeeze(1)
@@ -247,11 +307,50 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
         raise DtypeMismatchError(f"index: expected torch.int64 or torch.bool, got {rows.dtype}")
     if rows.dim() != 1:
         raise ShapeError(f"index: expected shape [N], got {tuple(rows.shape)}")
-    return torch.where(rows < 0, rows + n_elems, rows)
+    return torch.add(rows, rows < 0, alpha=n_elems)  # B more where it counts from the end.
 
 
-def leaves_of(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
-    """Yields the leaves of nested dicts, tuples and lists, each with its path as a key."""
+def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Returns some of the rows (a copy); none of the numbers may be negative."""
+    # index_select copies whole rows; tensor[rows] goes element by element, and is up to 30 times
+    # as slow on the CPU where a row is an image.
+    signed = _SIGNED.get(tensor.dtype)
+    if signed:
+        return tensor.view(signed).index_select(0, rows).view(tensor.dtype)
+    return tensor.index_select(0, rows)
+
+
+def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Writes values [N, ...] into some of the rows."""
+    signed = _SIGNED.get(tensor.dtype)
+    if signed:
+        tensor, values = tensor.view(signed), values.view(signed)
+    tensor[rows] = values
+
+
+def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
+    """Returns [B, T, ...] with zeros after its end, up to T: the same object if T it has."""
+    missing = n_timesteps - tensor.shape[1]
+    if not missing:
+        return tensor
+    return torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], dim=1)
+
+
+def flat_from_nested(tree: Any) -> dict[str, Any]:
+    """Returns the leaves of nested dicts, tuples and lists, by their paths.
+
+    Raises:
+        KeyMismatchError: Two leaves have one path.
+    """
+    flat: dict[str, Any] = {}
+    for key, leaf in _leaves(tree, ()):
+        if key in flat:
+            raise KeyMismatchError(f"{key}: expected one tensor at that path, got two")
+        flat[key] = leaf
+    return flat
+
+
+def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
     if isinstance(tree, Mapping):
         children: Iterable[tuple[Any, Any]] = tree.items()
     elif isinstance(tree, (tuple, list)):
@@ -260,14 +359,14 @@ def leaves_of(tree: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]
         yield "/".join(path), tree
         return
     for name, child in children:
-        yield from leaves_of(child, (*path, str(name)))
+        yield from _leaves(child, (*path, str(name)))
 
 
-def import_tensordict() -> Any:
-    """Returns the package tensordict.
+def new_tensordict(nested: dict[str, Any], batch_size: int) -> Any:
+    """Returns a `tensordict.TensorDict` of the same tensors.
 
     Raises:
-        ImportError: It is not installed; the message says how to.
+        ImportError: tensordict is not installed; the message says how to.
     """
     try:
         import tensordict
@@ -276,10 +375,10 @@ def import_tensordict() -> Any:
             "to_tensordict: expected the package tensordict, got none; "
             "pip install 'rlbatch[tensordict]'"
         ) from error
-    return tensordict
+    return tensordict.TensorDict(nested, batch_size=[batch_size])
 
 
 def _described(value: Any) -> tuple[str, str]:
-    if not isinstance(value, torch.Tensor):  # After a tree_map to something else.
+    if not isinstance(value, torch.Tensor):
         return type(value).__name__, ""
     return str(list(value.shape)), str(value.dtype).removeprefix("torch.")

@@ -69,7 +69,9 @@ class RemoteWorker:
         self.command = Command.START
         payload = dumps(recipe, recipe.device)
         ours, theirs = socket.socketpair()
-        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0))
+        ours.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
+        )
         self._dump = tempfile.TemporaryFile()
         descriptors = (theirs.fileno(), self._dump.fileno())
         self._process = subprocess.Popen(
@@ -173,7 +175,9 @@ class RemoteWorker:
         except subprocess.TimeoutExpired:
             how = "closed its pipe"
         else:
-            how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            how = (
+                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
+            )
         return WorkerError(
             f"worker {self.number} (process {self._process.pid}), {self.command.value}: "
             f"expected an answer, but it {how}{_HINTS.get(how, '')}",

@@ -19,7 +19,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import KeysView, Mapping
 from typing import NamedTuple
 
 import torch
@@ -29,8 +29,8 @@ from rlbatch.errors import (
     DeviceMismatchError,
     DtypeMismatchError,
     KeyMismatchError,
-    SharedMemoryError,
     ShapeError,
+    SharedMemoryError,
 )
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
@@ -104,13 +104,12 @@ class SlotStore:
 
     def __init__(self, layout: Layout, n_slots: int, n_timesteps: int, block: torch.Tensor):
         self.layout, self.n_slots, self.n_timesteps = layout, n_slots, n_timesteps
-        parts = _carve(block)
-        next(parts)
+        rest = _Rest(block)
         self.steps = {
-            key: parts.send((spec, (n_slots, n_timesteps))) for key, spec in layout.steps.items()
+            key: rest.take(spec, n_slots, n_timesteps) for key, spec in layout.steps.items()
         }
-        self.info = {key: parts.send((spec, (n_slots,))) for key, spec in layout.info.items()}
-        self.lengths = parts.send((_LENGTH, (n_slots,)))
+        self.info = {key: rest.take(spec, n_slots) for key, spec in layout.info.items()}
+        self.lengths = rest.take(_LENGTH, n_slots)
 
     def read(self, autoreset: bool, copy: bool) -> Trajectories:
         """Returns what the environments that ran have written.
@@ -147,15 +146,12 @@ class SlotWriter:
         self.steps = {key: tensor[mine] for key, tensor in store.steps.items()}
         self.info = {key: tensor[mine] for key, tensor in store.info.items()}
         self.lengths = store.lengths[mine]
-        self._keys = list(self.steps)
         self._observation_keys = store.layout.observation.keys()
         self._action_keys = store.layout.action.keys()
-        # What a full row of every key has to look like, compared as whole lists: cheap.
-        rows = [tensor[:, 0] for tensor in self.steps.values()]
-        self._shapes = [row.shape for row in rows]
-        self._dtypes = [row.dtype for row in rows]
-        self._devices = [row.device for row in rows]
         self._rows_at: dict[int, list[torch.Tensor]] = {}
+        self._shapes = [row.shape for row in self._rows(0)]
+        self._dtypes = [row.dtype for row in self._rows(0)]
+        self._devices = [row.device for row in self._rows(0)]
 
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
@@ -169,17 +165,22 @@ class SlotWriter:
         Args:
             running: The environments that run, [N] int64; None for all.
             info: [N, ...]; on any device.
+
+        Raises:
+            KeyMismatchError: The keys are not those of the first slot.
+            ShapeError: A row has another shape.
+            DtypeMismatchError: A tensor has another dtype.
         """
         if info.keys() != self.info.keys():
             raise KeyMismatchError(f"info: expected the keys {list(self.info)}, got {list(info)}")
         for key, tensor in info.items():
             target = self.info[key]
-            if tensor.shape[1:] != target.shape[1:] or tensor.dtype != target.dtype:
-                raise _misfit(key, target, tensor)
+            tensor = tensor.to(target.device)
+            _check_fits(key, tensor, target)
             if running is None:
                 target.copy_(tensor)
             else:
-                target[running] = tensor.to(target.device)
+                target[running] = tensor
 
     def write(
         self,
@@ -189,7 +190,7 @@ class SlotWriter:
         action: DictTensor,
         after: DictTensor,
     ) -> None:
-        """Writes one step. See NOTE [ time alignment ].
+        """Writes one step, see NOTE [ time alignment ]. Nothing is cast, moved or left out.
 
         Args:
             t: The step in the slot.
@@ -199,37 +200,32 @@ class SlotWriter:
             after: [N, ...] after the step.
 
         Raises:
-            KeyMismatchError, ShapeError, DtypeMismatchError, DeviceMismatchError: Not what the
-                first step had. Nothing is cast, moved, dropped or repeated silently.
+            KeyMismatchError: The keys are not those of the first step.
+            ShapeError: A tensor has another shape, or another number of rows.
+            DtypeMismatchError: A tensor has another dtype.
+            DeviceMismatchError: A tensor is on another device.
         """
-        seen, given = observation.variables, action.variables
-        if not (
-            seen.keys() == self._observation_keys == after.variables.keys()
-            and given.keys() == self._action_keys
-        ):
-            raise self._wrong_keys(observation, action, after)
-        later = after.variables
-        values = [seen[key] for key in self._observation_keys]
-        values += [given[key] for key in self._action_keys]
-        values += [later[key] for key in self._observation_keys]
+        self._check_keys("observation", observation, self._observation_keys)
+        self._check_keys("action", action, self._action_keys)
+        self._check_keys("_observation", after, self._observation_keys)
+        values = [observation.variables[key] for key in self._observation_keys]
+        values += [action.variables[key] for key in self._action_keys]
+        values += [after.variables[key] for key in self._observation_keys]
         if running is None:
-            self._check(values)
-            # One call for all keys; the views of a step are made once.
-            rows = self._rows_at.get(t)
-            if rows is None:
-                rows = [tensor[:, t] for tensor in self.steps.values()]
-                self._rows_at[t] = rows
-            torch._foreach_copy_(rows, values)
+            self._check_values(values)
+            torch._foreach_copy_(self._rows(t), values)
+            self.lengths.fill_(t + 1)
             return
-        for key, value, tensor in zip(self._keys, values, self.steps.values(), strict=True):
-            row = tensor[:, t]
-            if (value.shape[1:], value.dtype, value.device) != (
-                row.shape[1:],
-                row.dtype,
-                row.device,
-            ):
-                raise _misfit(key, row, value)
+        for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
+            _check_fits(key, value, row)
             row.index_copy_(0, running, value)
+        self.lengths[running] = t + 1
+
+    def _rows(self, t: int) -> list[torch.Tensor]:
+        """Returns the views of a step, made once: making them costs more than writing them."""
+        if t not in self._rows_at:
+            self._rows_at[t] = [tensor[:, t] for tensor in self.steps.values()]
+        return self._rows_at[t]
 
     def history(self, running: torch.Tensor | None, t: int) -> TemporalDictTensor:
         """Returns the steps before `t` of the environments that run, [N, t, ...]."""
@@ -241,51 +237,48 @@ class SlotWriter:
         n = self.n_envs if running is None else len(running)
         return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
 
-    def _check(self, values: list[torch.Tensor]) -> None:
+    def _check_keys(self, name: str, found: DictTensor, expected: KeysView[str]) -> None:
+        if found.keys() != expected:
+            raise KeyMismatchError(
+                f"{name}: expected the keys of the first step, {list(expected)}, got {list(found)}"
+            )
+
+    def _check_values(self, values: list[torch.Tensor]) -> None:
+        # As whole lists, which is cheap; only a difference is looked at key by key.
         if (
             [value.shape for value in values] != self._shapes
             or [value.dtype for value in values] != self._dtypes
             or [value.device for value in values] != self._devices
         ):
-            for key, value, tensor in zip(self._keys, values, self.steps.values(), strict=True):
-                row = tensor[:, 0]
-                if (value.shape, value.dtype, value.device) != (row.shape, row.dtype, row.device):
-                    raise _misfit(key, row, value)
-
-    def _wrong_keys(self, observation: DictTensor, action: DictTensor, after: DictTensor) -> Exception:
-        for where, found, expected in (
-            ("action", action, self._action_keys),
-            ("observation", observation, self._observation_keys),
-            ("_observation", after, self._observation_keys),
-        ):
-            if found.keys() != expected:
-                return KeyMismatchError(
-                    f"{where}: expected the keys of the first step, {list(expected)}, "
-                    f"got {list(found)}"
-                )
-        return AssertionError("the keys are right")
+            for key, row, value in zip(self.steps, self._rows(0), values, strict=True):
+                _check_fits(key, value, row)
+                if len(value) != len(row):
+                    raise ShapeError(f"{key}: expected {len(row)} rows, got {len(value)}")
 
 
-def _misfit(key: str, expected: torch.Tensor, found: torch.Tensor) -> Exception:
-    """Returns the error for a tensor that does not fit in its slot."""
-    if found.device != expected.device:
-        return DeviceMismatchError(key, expected.device, found.device, "storage")
-    if found.dtype != expected.dtype:
-        return DtypeMismatchError(f"{key}: expected {expected.dtype}, got {found.dtype}")
-    wanted = tuple(expected.shape[1:])
-    return ShapeError(f"{key}: expected rows of shape {wanted}, got {tuple(found.shape[1:])}")
+def _check_fits(key: str, found: torch.Tensor, row: torch.Tensor) -> None:
+    # One after the other, for the message; the row's batch size is not looked at.
+    if found.device != row.device:
+        raise DeviceMismatchError(key, row.device, found.device, "storage")
+    if found.dtype != row.dtype:
+        raise DtypeMismatchError(f"{key}: expected {row.dtype}, got {found.dtype}")
+    if found.shape[1:] != row.shape[1:]:
+        wanted, got = tuple(row.shape[1:]), tuple(found.shape[1:])
+        raise ShapeError(f"{key}: expected rows of shape {wanted}, got {got}")
 
 
-def _carve(block: torch.Tensor) -> Iterator:
-    """Takes specs with leading sizes, gives tensors, one behind the other."""
-    offset, tensor = 0, None
-    while True:
-        spec, leading = yield tensor
-        n_bytes = spec.n_bytes(*leading)
-        shape = (*leading, *spec.shape)
-        count = torch.Size(shape).numel() * spec.dtype.itemsize
-        tensor = block[offset : offset + count].view(spec.dtype).view(shape)
-        offset += n_bytes
+class _Rest:
+    """The part of a block that is not taken yet."""
+
+    def __init__(self, block: torch.Tensor):
+        self._block = block
+
+    def take(self, spec: Spec, *leading: int) -> torch.Tensor:
+        """Returns the next tensor `[*leading, *spec.shape]`."""
+        shape = torch.Size((*leading, *spec.shape))
+        taken = self._block[: shape.numel() * spec.dtype.itemsize]
+        self._block = self._block[spec.n_bytes(*leading) :]
+        return taken.view(spec.dtype).view(shape)
 
 
 def no_history(observation: DictTensor) -> TemporalDictTensor:
@@ -324,7 +317,11 @@ def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
 
 
 def check_free_memory(n_bytes: int) -> None:
-    """Raises a SharedMemoryError where there is less free shared memory than `n_bytes`."""
+    """Checks that there is that much free shared memory, as far as the system says.
+
+    Raises:
+        SharedMemoryError: There is less; the message gives both figures.
+    """
     free = free_shared_memory()
     if free is not None and n_bytes > free:
         raise SharedMemoryError(
@@ -355,7 +352,10 @@ def _meminfo_available() -> int | None:
 def _cgroup_available() -> int | None:
     """Returns what a container's memory limit leaves (cgroup v2, mounted where it usually is)."""
     try:
-        with open("/sys/fs/cgroup/memory.max") as limit, open("/sys/fs/cgroup/memory.current") as used:
+        with (
+            open("/sys/fs/cgroup/memory.max") as limit,
+            open("/sys/fs/cgroup/memory.current") as used,
+        ):
             return int(limit.read()) - int(used.read())
     except (OSError, ValueError):  # No such file, or "max": no limit.
         return None

@@ -17,6 +17,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
@@ -90,6 +91,7 @@ class Slots(NamedTuple):
     n_slots: int
     n_timesteps: int
     first: int
+    n_envs: int
     n_bytes: int
     cuda_block: torch.Tensor | None
 
@@ -133,7 +135,12 @@ class Worker:
         self._policy_version = 0
 
     def reset(self, agent_info: DictTensor, env_info: DictTensor, first: int) -> int:
-        """Starts episodes in all environments; the agent's state follows at the first step."""
+        """Starts episodes in all environments; the agent's state follows at the first step.
+
+        Raises:
+            EnvContractError: Not all of them run.
+            DeviceMismatchError: The observation is not on the batcher's device.
+        """
         started = time.perf_counter()
         self._observation, self._running = self.env.reset(env_info)
         self.stats["env_s"] += time.perf_counter() - started
@@ -142,7 +149,7 @@ class Worker:
             raise EnvContractError(
                 f"reset: expected all {self.n_envs} environments to run, got {len(self._running)}"
             )
-        self._state: DictTensor | None = None
+        self._is_fresh = True  # The agent's state is made in the first `execute`.
         self._agent_info = agent_info.to(self._recipe.info_device)
         self._env_info = env_info
         self._env_id = torch.arange(first, first + self.n_envs)
@@ -151,24 +158,19 @@ class Worker:
     @torch.no_grad()
     def execute(self, agent_info: DictTensor | None) -> int:
         """Acquires up to T steps of the running environments; returns how many run on."""
-        if not len(self._running):
-            if self._slots is not None:
-                self._slots.clear()
-            return 0
         if agent_info is not None:
             rows = agent_info.index(self._running.cpu())
             self._agent_info = rows.to(self._recipe.info_device)
-        if self._state is None:
+        if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_device("agent.initial_state", "state", self._state, self._recipe.device)
+            self._is_fresh = False
         if self._slots is not None:
-            self._start_slots()
+            self._start_slots(self._slots)
         for t in range(self._recipe.n_timesteps):
-            self._step(t)
             if not len(self._running):
                 break
-        if len(self._running):
-            self._set_lengths(self._running, self._recipe.n_timesteps)
+            self._step(t)
         return len(self._running)
 
     def update(self, info: Any, policy_version: int) -> int:
@@ -187,47 +189,52 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
-        everyone = None if len(self._running) == self.n_envs else self._running
+        everyone = self._unless_everyone()
         history = self._history(everyone, t)
         started = time.perf_counter()
         action, state = self.agent(self._state, self._observation, self._agent_info, history)
         acted = time.perf_counter()
         (after, _), (following, running) = self.env.step(action)
         stepped = time.perf_counter()
-        if self._slots is None:
-            _check_device("agent.__call__", "action", action, self._recipe.device)
-            _check_device("agent.__call__", "state", state, self._recipe.device)
-            _check_device("env.step", "_observation", after, self._recipe.device)
-            self._slots = self._allocate(self._layout(action))
-            self._start_slots()
-        self._slots.write(t, everyone, self._observation, action, after)
-        self._observation = following
+        slots = self._slots or self._first_slots(action, state, after)
+        slots.write(t, everyone, self._observation, action, after)
         if len(running) != len(self._running):
-            state = self._narrow(t, running, state)
-        self._state, self._running = state, running
+            state = self._narrow(running, state)
+        self._observation, self._state, self._running = following, state, running
         stored = time.perf_counter()
-        stats = self.stats
-        stats["agent_s"] += acted - started
-        stats["env_s"] += stepped - acted
-        stats["storage_s"] += stored - stepped
-        stats["n_steps"] += 1
+        self.stats["agent_s"] += acted - started
+        self.stats["env_s"] += stepped - acted
+        self.stats["storage_s"] += stored - stepped
+        self.stats["n_steps"] += 1
 
-    def _narrow(self, t: int, running: torch.Tensor, state: DictTensor) -> DictTensor:
-        """Drops what belongs to environments whose episode ended at `t`; returns the state."""
-        self._set_lengths(self._running, t + 1)
+    def _first_slots(self, action: DictTensor, state: DictTensor, after: DictTensor) -> SlotWriter:
+        """Returns the place to write to, now that it is known what is written."""
+        _check_device("agent.__call__", "action", action, self._recipe.device)
+        _check_device("agent.__call__", "state", state, self._recipe.device)
+        _check_device("env.step", "_observation", after, self._recipe.device)
+        layout = Layout(specs_of(self._observation), specs_of(action), specs_of(self._info()))
+        self._slots = self._allocate(layout)
+        self._start_slots(self._slots)
+        return self._slots
+
+    def _start_slots(self, slots: SlotWriter) -> None:
+        """Writes what a slot holds once: with it a trajectory can be replayed from its start."""
+        if not self.autoreset:
+            slots.clear()
+        if len(self._running):
+            slots.write_info(self._unless_everyone(), self._info())
+
+    def _narrow(self, running: torch.Tensor, state: DictTensor) -> DictTensor:
+        """Drops what belongs to environments whose episode has ended; returns the state."""
         kept = torch.searchsorted(self._running, running)
-        on_info_device, on_cpu = kept.to(self._recipe.info_device), kept.cpu()
-        self._agent_info = self._agent_info.index(on_info_device)
-        self._env_info = self._env_info.index(on_cpu)
-        self._env_id = self._env_id[on_cpu]
+        self._agent_info = self._agent_info.index(kept.to(self._recipe.info_device))
+        self._env_info = self._env_info.index(kept.cpu())
+        self._env_id = self._env_id[kept.cpu()]
         return state.index(kept)
 
-    def _set_lengths(self, running: torch.Tensor, length: int) -> None:
-        # Called for all that ran, at each end: those that run on are set again later.
-        if len(running) == self.n_envs:
-            self._slots.lengths.fill_(length)
-        else:
-            self._slots.lengths[running] = length
+    def _unless_everyone(self) -> torch.Tensor | None:
+        """Returns the running environments, None for all of them."""
+        return None if len(self._running) == self.n_envs else self._running
 
     def _history(self, everyone: torch.Tensor | None, t: int) -> TemporalDictTensor | None:
         if not self.agent.require_history():
@@ -235,17 +242,6 @@ class Worker:
         if self._slots is None:
             return no_history(self._observation)
         return self._slots.history(everyone, t)
-
-    def _layout(self, action: DictTensor) -> Layout:
-        observation, info = specs_of(self._observation), specs_of(self._info())
-        return Layout(observation, specs_of(action), info)
-
-    def _start_slots(self) -> None:
-        """Writes what a slot holds once: with it a trajectory can be replayed from its start."""
-        everyone = None if len(self._running) == self.n_envs else self._running
-        if not self.autoreset:
-            self._slots.clear()
-        self._slots.write_info(everyone, self._info())
 
     def _info(self) -> dict[str, torch.Tensor]:
         return {
@@ -353,7 +349,7 @@ def main(connection: Connection, dump_descriptor: int) -> None:
     try:
         recipe: Recipe = cloudpickle.loads(connection.recv_bytes())
         torch.set_num_threads(recipe.num_threads)
-        worker = Worker(recipe, lambda layout: _ask_for_slots(connection, layout, worker))
+        worker = Worker(recipe, partial(_ask_for_slots, connection))
         connection.send(Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:
             started = time.perf_counter()
@@ -380,7 +376,7 @@ def main(connection: Connection, dump_descriptor: int) -> None:
         os._exit(0)
 
 
-def _ask_for_slots(connection: Connection, layout: Layout, worker: Worker) -> SlotWriter:
+def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
     connection.send(NeedSlots(layout))
     slots: Slots = connection.recv()
     block = slots.cuda_block
@@ -389,7 +385,7 @@ def _ask_for_slots(connection: Connection, layout: Layout, worker: Worker) -> Sl
         block = map_block(descriptor, slots.n_bytes)
         os.close(descriptor)
     store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
-    return SlotWriter(store, slots.first, worker.n_envs)
+    return SlotWriter(store, slots.first, slots.n_envs)
 
 
 def _end_with_parent() -> None:

@@ -7,6 +7,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
+from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Self
 
@@ -27,10 +28,11 @@ from rlbatch.errors import (
     WorkerTimeoutError,
     as_device,
 )
-from rlbatch.seeding import Seed, derived_seed, process_seeds
+from rlbatch.seeding import derived_seed, process_seeds
 
 _LIVENESS_S = 0.25
-_CLOSE_GRACE_S = 2.0
+# How long workers may take to end by themselves, having been told to, or when one has failed.
+_CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
 _CPU = torch.device("cpu")
 
 
@@ -124,14 +126,18 @@ class RL_Batcher:
         num_threads: int = 1,
         timeout: float | None = 600.0,
     ):
-        for name, value, least in (("n_timesteps", n_timesteps, 1), ("n_processes", n_processes, 0)):
+        for name, value, least in (
+            ("n_timesteps", n_timesteps, 1),
+            ("n_processes", n_processes, 0),
+        ):
             if value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
         self._n_timesteps, self._timeout = n_timesteps, timeout
         self._device = as_device(device)
         self._templates = {"agent_info": _template("agent_info", agent_info)}
         self._templates["env_info"] = _template("env_info", env_info)
-        self._store: SlotStore | None = None
+        self._store: Any = None  # A SlotStore, from the first step on.
+        self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
         self._state = _State.NEW
         recipes = [
@@ -141,7 +147,7 @@ class RL_Batcher:
         ]  # fmt: skip
         self._workers: list[Any] = []
         # Runs at the latest when the interpreter ends; holds the list, not the batcher.
-        self._stop = weakref.finalize(self, _stop_workers, self._workers)
+        self._stop = weakref.finalize(self, _stop_workers, self._workers, _CLOSE_GRACE_S)
         try:
             self._start(recipes, in_process=n_processes == 0)
         except BaseException:
@@ -150,9 +156,9 @@ class RL_Batcher:
 
     def _start(self, recipes: list[Recipe], in_process: bool) -> None:
         if in_process:
-            # The worker must not keep the batcher alive.
-            allocate = weakref.WeakMethod(self._allocate_here)
-            self._workers.append(LocalWorker(recipes[0], lambda layout: allocate()(layout)))
+            # Weakly, so that the worker does not keep its batcher alive.
+            allocate = partial(RL_Batcher._allocate_here, weakref.proxy(self))
+            self._workers.append(LocalWorker(recipes[0], allocate))
         else:
             for number, recipe in enumerate(recipes):
                 self._workers.append(RemoteWorker(recipe, number))
@@ -216,7 +222,7 @@ class RL_Batcher:
         if not self._n_running:
             raise CallOrderError("execute: expected a running environment, all have ended; reset")
         info = None if agent_info is None else self._rows("agent_info", agent_info)
-        self._replies: list[Done | None] = [None] * len(self._workers)
+        self._replies = [None] * len(self._workers)
         try:
             for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
                 rows = None if info is None else info.slice(first, first + n).clone()
@@ -254,9 +260,9 @@ class RL_Batcher:
         self._expect(_State.EXECUTING, to="get")
         if not self._collect(self._timeout if timeout is None else timeout, blocking):
             return None, None
-        self._n_running = sum(reply.n_running for reply in self._replies)  # type: ignore[union-attr]
+        self._n_running = sum(reply.n_running for reply in self._replies)
         self._state = _State.IDLE
-        return self._store.read(self._autoreset, copy), self._n_running  # type: ignore[union-attr]
+        return self._store.read(self._autoreset, copy), self._n_running
 
     def update(self, info: Any) -> None:
         """Gives every agent new weights; returns when all have them.
@@ -298,7 +304,6 @@ class RL_Batcher:
                 self._ask(Command.CLOSE, lambda first, n: ())
         finally:
             self._stop()
-            self._workers.clear()
             self._store = None
 
     def __enter__(self) -> Self:
@@ -328,7 +333,7 @@ class RL_Batcher:
         return messages
 
     def _collect(self, timeout: float | None, blocking: bool) -> bool:
-        """Waits for the answers to EXECUTE; returns whether all are here."""
+        # Waits for the answers to EXECUTE; returns whether all are here.
         try:
             self._poll_into(self._replies, timeout if blocking else 0.0)
         except WorkerTimeoutError:
@@ -338,11 +343,11 @@ class RL_Batcher:
         except WorkerError:
             self._fail()
             raise
-        self._stats = [reply.stats for reply in self._replies]  # type: ignore[union-attr]
+        self._stats = [reply.stats for reply in self._replies]
         return True
 
     def _poll_into(self, messages: list[Any], timeout: float | None) -> None:
-        """Fills the gaps in a list of messages, one per worker. The one place that waits."""
+        # Fills the gaps in a list of messages, one per worker. The one place that waits.
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             for number, worker in enumerate(self._workers):
@@ -358,11 +363,13 @@ class RL_Batcher:
 
     def _fail(self) -> None:
         self._state = _State.FAILED
-        self._stop()
+        _stop_workers(self._workers, _FAIL_GRACE_S)
 
     def _expect(self, *states: _State, to: str) -> None:
         if self._state not in states:
-            raise CallOrderError(f"{to}: expected another state, the batcher is {self._state.value}")
+            raise CallOrderError(
+                f"{to}: expected another state, the batcher is {self._state.value}"
+            )
 
     # --- Memory. ---
 
@@ -381,9 +388,9 @@ class RL_Batcher:
         else:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
-        for worker, first in zip(self._workers, self._firsts, strict=True):
-            slots = Slots(layout, self.n_elems(), self._n_timesteps, first, n_bytes, cuda_block)
-            worker.send_slots(slots, descriptor)
+        for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
+            place = (self.n_elems(), self._n_timesteps, first, n, n_bytes)
+            worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
         if descriptor is not None:
             os.close(descriptor)
 
@@ -396,7 +403,7 @@ class RL_Batcher:
         return SlotWriter(self._store, 0, self.n_elems())
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
-        """Returns an info with one row per environment, checked against the constructor's."""
+        # Returns an info with one row per environment, checked against the constructor's.
         template = self._templates[name]
         if info is None or info.empty():
             return template.index([0] * self.n_elems())
@@ -454,7 +461,7 @@ def _template(name: str, info: DictTensor | None) -> DictTensor:
 def _seeds(
     seeds: int | Sequence[int], agent_seeds: int | Sequence[int] | None, n_processes: int
 ) -> list[tuple[Any, int | None, int]]:
-    """Returns per process the environments' seed, the agent's, and the generators'."""
+    # Per process: the environments' seed, the agent's, and that of the global generators.
     env = process_seeds(seeds, n_processes)
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes
@@ -466,7 +473,7 @@ def _seeds(
         raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
     triples = []
     for number, (env_seed, agent_seed) in enumerate(zip(env, agents, strict=True)):
-        root = [env_seed.root] if isinstance(env_seed, Seed) else env_seed
+        root = [env_seed.root] if isinstance(env_seed, Seed) else list(env_seed)
         own = [] if agent_seed is None else [agent_seed]
         triples.append((env_seed, agent_seed, derived_seed(*root, *own, number)))
     return triples
@@ -483,8 +490,8 @@ def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
     )
 
 
-def _stop_workers(workers: list[Any]) -> None:
-    """Ends all processes; they share one time of grace."""
-    deadline = time.monotonic() + _CLOSE_GRACE_S
-    for worker in workers:
-        worker.stop(max(0.0, deadline - time.monotonic()))
+def _stop_workers(workers: list[Any], grace_s: float) -> None:
+    """Ends all processes, and empties the list; they share one time of grace."""
+    deadline = time.monotonic() + grace_s
+    while workers:
+        workers.pop().stop(max(0.0, deadline - time.monotonic()))

@@ -23,13 +23,21 @@ from rlbatch._checks import (
     check_device,
     check_dtype,
     check_fits,
-    check_is_tensor,
+    check_like,
     check_same_keys,
     check_same_rows,
     check_shape,
     check_tensors,
 )
-from rlbatch._named_tensors import Index, NamedTensors, import_tensordict, leaves_of, rows_of
+from rlbatch._named_tensors import (
+    Index,
+    NamedTensors,
+    flat_from_nested,
+    new_tensordict,
+    padded,
+    put_rows,
+    take_rows,
+)
 from rlbatch.errors import DeviceLike, DeviceMismatchError, KeyMismatchError, ShapeError, as_device
 
 
@@ -85,13 +93,10 @@ def masked_dicttensor(
 def _masked(
     where: str, tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor
 ) -> torch.Tensor:
-    if not tensor0.dim():
-        raise ShapeError("tensor0: expected shape [B, ...], got ()")
-    check_shape(where, tensor1, tensor0.shape)
-    check_dtype(where, tensor1, tensor0.dtype)
-    check_device(where, tensor1, tensor0.device)
-    check_fits("mask", mask, tensor0.shape[:1], tensor0.device)
+    check_tensors({"tensor0": tensor0}, n_common=1)
+    check_same_rows(where, tensor1, tensor0, n_common=0)
     check_shape("mask", mask, tensor0.shape[:1])
+    check_device("mask", mask, tensor0.device)
     return torch.where(mask.bool().view(-1, *[1] * (tensor0.dim() - 1)), tensor1, tensor0)
 
 
@@ -162,22 +167,6 @@ class DictTensor(NamedTensors):
         check_can_cat(parts, n_common=1)
         return DictTensor._trusted({key: torch.cat([p[key] for p in parts]) for key in parts[0]})
 
-    def set(self, key: str, value: torch.Tensor) -> None:
-        """Adds a tensor, or puts it in the place of another (no copy).
-
-        Raises:
-            TypeError: It is not a tensor.
-            ShapeError: It has not the batch size of the others.
-            DeviceMismatchError: It is not on their device.
-        """
-        for other, tensor in self.variables.items():
-            if other != key:
-                check_fits(key, value, (tensor.shape[0],), tensor.device)
-                break
-        else:
-            check_tensors({key: value}, n_common=1)
-        self.variables[key] = value
-
     def __add__(self, other: DictTensor) -> DictTensor:
         """Returns a container of the tensors of both (the same tensors, no copies).
 
@@ -192,35 +181,15 @@ class DictTensor(NamedTensors):
             if key in self.variables:
                 raise KeyMismatchError(f"{key}: expected a key of one operand, got it in both")
         if self.variables and other.variables:
-            first = next(iter(self.variables.values()))
             key, tensor = next(iter(other.items()))
-            check_fits(key, tensor, first.shape[:1], first.device)
+            check_like(key, tensor, next(iter(self.values())), n_common=1)
         return self._with({**self.variables, **other.variables})
 
-    def copy_(
-        self, source: DictTensor, source_indexes: torch.Tensor, destination_indexes: torch.Tensor
+    def _write(
+        self, source: DictTensor, rows: torch.Tensor, destination_rows: torch.Tensor
     ) -> None:
-        """Writes rows of another container into rows of this one, in this one's memory.
-
-        Nothing is written where it raises one of the errors below.
-
-        Args:
-            source: Holds at least the keys of this one, with rows of equal shapes and dtypes.
-            source_indexes: [N] int64, rows of `source`.
-            destination_indexes: [N] int64, rows of this one.
-
-        Raises:
-            ShapeError: The index tensors differ in shape, or two rows do.
-            KeyMismatchError: A key is missing in `source`.
-            DtypeMismatchError: A dtype differs.
-            DeviceMismatchError: A device differs.
-        """
-        check_shape("destination_indexes", destination_indexes, source_indexes.shape)
         for key, tensor in self.items():
-            check_same_rows(key, source[key], tensor, n_common=1)
-        rows = rows_of(source_indexes, source.n_elems(), self.device())
-        for key, tensor in self.items():
-            tensor[destination_indexes] = source[key].index_select(0, rows)
+            put_rows(tensor, destination_rows, take_rows(source[key], rows))
 
     @staticmethod
     def from_nested(tree: Any) -> DictTensor:
@@ -236,12 +205,7 @@ class DictTensor(NamedTensors):
             TypeError: A leaf is not a tensor.
             KeyMismatchError: Two paths make one key, as do `{"a/b": x, "a": {"b": y}}`.
         """
-        variables: dict[str, torch.Tensor] = {}
-        for key, tensor in leaves_of(tree):
-            if key in variables:
-                raise KeyMismatchError(f"{key}: expected one tensor of that path, got two")
-            variables[key] = tensor
-        return DictTensor(variables)
+        return DictTensor(flat_from_nested(tree))
 
     def to_tensordict(self) -> Any:
         """Returns a `tensordict.TensorDict` of the same tensors, nested at each `/`.
@@ -249,15 +213,19 @@ class DictTensor(NamedTensors):
         Raises:
             ImportError: tensordict is not installed (`pip install rlbatch[tensordict]`).
         """
-        return import_tensordict().TensorDict(self.to_nested(), batch_size=[self.n_elems()])
+        return new_tensordict(self.to_nested(), self.n_elems())
 
     @staticmethod
     def from_tensordict(source: Any) -> DictTensor:
         """Builds a DictTensor of the same tensors; nested keys are joined with `/`."""
         return DictTensor(dict(source.flatten_keys("/").items()))
 
-    def _title(self) -> str:
-        return f"n_elems={self.n_elems()}, device={self.device()}"
+    def _flatten(self) -> tuple[list[Any], list[str]]:
+        return list(self.variables.values()), list(self.variables)
+
+    @classmethod
+    def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> DictTensor:
+        return cls._trusted(dict(zip(keys, leaves, strict=True)))
 
 
 class TemporalDictTensor(NamedTensors):
@@ -294,7 +262,7 @@ class TemporalDictTensor(NamedTensors):
                 raise ValueError("lengths: expected a tensor [B] where there are no keys, got None")
             first = next(iter(self.variables.values()))
             lengths = torch.full((len(first),), first.shape[1], device=first.device)
-        check_is_tensor("lengths", lengths)
+        check_tensors({"lengths": lengths}, n_common=1)
         check_dtype("lengths", lengths, torch.int64)
         first = next(iter(self.variables.values()), lengths)
         check_device("lengths", lengths, first.device)
@@ -344,23 +312,9 @@ class TemporalDictTensor(NamedTensors):
         """Returns whether every row has T valid steps. Waits for the device."""
         return bool((self.lengths == self.n_timesteps()).all())
 
-    def set(self, key: str, value: torch.Tensor) -> None:
-        """Adds a tensor, or puts it in the place of another (no copy).
-
-        Raises:
-            TypeError: It is not a tensor.
-            ShapeError: It is not [B, T, ...].
-            DeviceMismatchError: It is not on the device of the others.
-        """
-        common = self.lengths.shape
-        for other, tensor in self.variables.items():
-            if other != key:
-                common = tensor.shape[:2]
-                break
-        else:
-            check_tensors({key: value}, n_common=2)
-        check_fits(key, value, common, self.lengths.device)
-        self.variables[key] = value
+    def _check_alone(self, key: str, value: torch.Tensor) -> None:
+        check_tensors({key: value}, n_common=2)
+        check_fits(key, value, self.lengths.shape, self.lengths.device)
 
     def shorten(self) -> TemporalDictTensor:
         """Cuts T down to the longest row (views, with a copy of the lengths)."""
@@ -396,9 +350,11 @@ class TemporalDictTensor(NamedTensors):
             index_t: [B] int64, the step to take from each row.
 
         Raises:
-            ShapeError: `index_t` is not [B].
+            DtypeMismatchError: `index_t` is not int64.
+            ShapeError: It is not [B].
             DeviceMismatchError: It is not on the device of the tensors.
         """
+        check_dtype("index_t", index_t, torch.int64)
         check_shape("index_t", index_t, self.lengths.shape)
         check_device("index_t", index_t, self.device())
         rows = torch.arange(self.n_elems(), device=self.device())
@@ -435,7 +391,7 @@ class TemporalDictTensor(NamedTensors):
         check_can_cat([element.variables for element in tensors], n_common=2)
         n_timesteps = max(element.n_timesteps() for element in tensors)
         variables = {
-            key: torch.cat([_pad(element[key], n_timesteps) for element in tensors])
+            key: torch.cat([padded(element[key], n_timesteps) for element in tensors])
             for key in tensors[0]
         }
         return TemporalDictTensor._trusted(variables, torch.cat([e.lengths for e in tensors]))
@@ -455,33 +411,9 @@ class TemporalDictTensor(NamedTensors):
             lambda tensor: torch.cat([tensor, tensor.new_zeros(n_new, *tensor.shape[1:])])
         )
 
-    def copy_(
-        self,
-        source: TemporalDictTensor,
-        source_indexes: torch.Tensor,
-        destination_indexes: torch.Tensor,
+    def _write(
+        self, source: TemporalDictTensor, rows: torch.Tensor, destination_rows: torch.Tensor
     ) -> None:
-        """Writes rows and lengths of another container into this one, in this one's memory.
-
-        Nothing is written where it raises one of the errors below. Waits for the device.
-
-        Args:
-            source: Holds at least the keys of this one; the rows to copy are at most T long.
-            source_indexes: [N] int64, rows of `source`.
-            destination_indexes: [N] int64, rows of this one. What they held past the longest
-                new row stays there, as padding.
-
-        Raises:
-            ShapeError: The index tensors differ in shape, two steps do, or a row is too long.
-            KeyMismatchError: A key is missing in `source`.
-            DtypeMismatchError: A dtype differs.
-            DeviceMismatchError: A device differs.
-        """
-        check_shape("destination_indexes", destination_indexes, source_indexes.shape)
-        check_device("source.lengths", source.lengths, self.device())
-        for key, tensor in self.items():
-            check_same_rows(key, source[key], tensor, n_common=2)
-        rows = rows_of(source_indexes, source.n_elems(), self.device())
         lengths = source.lengths.index_select(0, rows)
         longest = int(lengths.max()) if lengths.numel() else 0
         if longest > self.n_timesteps():
@@ -489,9 +421,9 @@ class TemporalDictTensor(NamedTensors):
                 f"source: expected rows of at most {self.n_timesteps()} steps, got {longest}"
             )
         for key, tensor in self.items():
-            steps = source[key][:, :longest].index_select(0, rows)
-            tensor[destination_indexes, :longest] = steps
-        self.lengths[destination_indexes] = lengths
+            steps = take_rows(source[key][:, :longest], rows)
+            put_rows(tensor[:, :longest], destination_rows, steps)
+        self.lengths[destination_rows] = lengths
 
     def to_tensordict(self) -> Any:
         """Returns a `tensordict.TensorDict` of batch size [B], nested at each `/` (no copies).
@@ -506,7 +438,7 @@ class TemporalDictTensor(NamedTensors):
         if "lengths" in nested:
             raise KeyMismatchError("lengths: expected a key of another name, got one that clashes")
         nested["lengths"] = self.lengths
-        return import_tensordict().TensorDict(nested, batch_size=[self.n_elems()])
+        return new_tensordict(nested, self.n_elems())
 
     @staticmethod
     def from_tensordict(source: Any) -> TemporalDictTensor:
@@ -515,15 +447,16 @@ class TemporalDictTensor(NamedTensors):
         return TemporalDictTensor(variables, lengths=variables.pop("lengths", None))
 
     def _title(self) -> str:
-        size = f"n_elems={self.n_elems()}, n_timesteps={self.n_timesteps()}"
-        return f"{size}, device={self.device()}"
+        n_elems, n_timesteps = self.n_elems(), self.n_timesteps()
+        return f"n_elems={n_elems}, n_timesteps={n_timesteps}, device={self.device()}"
 
+    def _flatten(self) -> tuple[list[Any], list[str]]:
+        return [self.lengths, *self.variables.values()], list(self.variables)
 
-def _pad(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
-    missing = n_timesteps - tensor.shape[1]
-    if not missing:
-        return tensor
-    return torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], dim=1)
+    @classmethod
+    def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> TemporalDictTensor:
+        lengths, *values = leaves
+        return cls._trusted(dict(zip(keys, values, strict=True)), lengths)
 
 
 class Trajectories:
@@ -612,43 +545,19 @@ class Trajectories:
         trajectories = repr(self.trajectories).replace("\n", "\n  ")
         return f"Trajectories\n  info: {info}\n  trajectories: {trajectories}"
 
+    def _flatten(self) -> tuple[list[Any], None]:
+        return [self.info, self.trajectories], None
 
-# --- torch.utils._pytree: torch.compile, torch.func and friends take the containers. Unflatten
-# does not check: a transformation may put anything in the place of the leaves. ---
-
-
-def _flatten_dict(source: DictTensor) -> tuple[list[Any], tuple[str, ...]]:
-    return list(source.variables.values()), tuple(source.variables)
-
-
-def _unflatten_dict(leaves: Iterable[Any], keys: tuple[str, ...]) -> DictTensor:
-    return DictTensor._trusted(dict(zip(keys, leaves, strict=True)))
+    @classmethod
+    def _unflatten(cls, children: Iterable[Any], _: None) -> Trajectories:
+        new = cls.__new__(cls)
+        new.info, new.trajectories = children
+        return new
 
 
-def _flatten_temporal(source: TemporalDictTensor) -> tuple[list[Any], tuple[str, ...]]:
-    return [source.lengths, *source.variables.values()], tuple(source.variables)
-
-
-def _unflatten_temporal(leaves: Iterable[Any], keys: tuple[str, ...]) -> TemporalDictTensor:
-    lengths, *values = leaves
-    return TemporalDictTensor._trusted(dict(zip(keys, values, strict=True)), lengths)
-
-
-def _flatten_trajectories(source: Trajectories) -> tuple[list[Any], None]:
-    return [source.info, source.trajectories], None
-
-
-def _unflatten_trajectories(children: Iterable[Any], _: None) -> Trajectories:
-    new = Trajectories.__new__(Trajectories)
-    new.info, new.trajectories = children
-    return new
-
-
-for _type, _flatten, _unflatten in (
-    (DictTensor, _flatten_dict, _unflatten_dict),
-    (TemporalDictTensor, _flatten_temporal, _unflatten_temporal),
-    (Trajectories, _flatten_trajectories, _unflatten_trajectories),
-):
+# torch.compile, torch.func and friends take the containers. Unflatten does not check: a
+# transformation may put anything in the place of the leaves.
+for _type in (DictTensor, TemporalDictTensor, Trajectories):
     pytree.register_pytree_node(
-        _type, _flatten, _unflatten, serialized_type_name=f"rlbatch.{_type.__name__}"
+        _type, _type._flatten, _type._unflatten, serialized_type_name=f"rlbatch.{_type.__name__}"
     )

@@ -72,7 +72,7 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
     return [_nth_seed(root, first + number) for number in range(n_envs)]
 
 
-def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[int | list[int]]:
+def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | list[list[int]]:
     """Returns what each process passes to `create_env` as `seed`.
 
     Args:

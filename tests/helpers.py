@@ -1,12 +1,13 @@
 """Environments whose every value is known beforehand. Importable in child processes."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gymnasium
 import numpy as np
 import torch
 from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlbatch.dicttensor import DictTensor, masked_dicttensor
 from rlbatch.envs.base import Observation, VecEnv
@@ -257,3 +258,22 @@ def check_value(space: spaces.Space, value: Any) -> None:
         array = np.asarray(value)
         assert array.dtype == space.dtype, f"{array.dtype} in {space}"
         assert space.contains(array), f"{value!r} in {space}"
+
+
+# What `GymEnv` can be built on: "list", or the kind of vector environment and its autoreset mode.
+BACKENDS = [
+    "list",
+    *(f"{kind}-{mode.name}" for kind in ("sync", "async") for mode in AutoresetMode),
+]
+
+
+def gym_env(
+    backend: str, makers: Sequence[Callable[[], gymnasium.Env]]
+) -> list[gymnasium.Env] | VectorEnv:
+    """Returns the environments as one of `BACKENDS`."""
+    if backend == "list":
+        return [make() for make in makers]
+    kind, mode = backend.split("-")
+    if kind == "sync":
+        return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode])
+    return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode], context="fork")

@@ -22,11 +22,21 @@ LAYERS = (
     {"rlbatch.returns", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch.envs.check", "rlbatch._slots"},
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
+    {"rlbatch._remote"},
     {"rlbatch.envs", "rlbatch.batcher"},
     {"rlbatch.doctor", "rlbatch.search", "rlbatch.distributed"},
     {"rlbatch"},
     {"algos"},
-    {"algos.common"},
+    {
+        "algos.environments",
+        "algos.networks",
+        "algos.reproducibility",
+        "algos.checkpoints",
+        "algos.logs",
+    },
+    {"algos.policies", "algos.curves", "algos.command_line"},
+    {"algos.evaluation"},
+    {"algos.run"},
     {"algos.reinforce", "algos.a2c", "algos.dqn", "algos.ga3c"},
 )
 # Packages whose `__init__.py` only gathers names: each is a module of its own here.
@@ -161,10 +171,10 @@ SOUND = {
     "rlbatch/envs/atari/build.py": "import cupy",
     "rlbatch/envs/atari/env.py": "from rlbatch.envs.atari import build",
     "algos/__init__.py": "",
-    "algos/common/log.py": "import rlbatch",
+    "algos/logs.py": "import rlbatch",
     "algos/a2c/agent.py": "import rlbatch",
-    "algos/a2c/train.py": "from algos.a2c import agent\nfrom algos.common.log import log",
-    "algos/dqn/train.py": "from algos.common import log",
+    "algos/a2c/train.py": "from algos.a2c import agent\nfrom algos.logs import Log",
+    "algos/dqn/train.py": "from algos import logs",
 }
 
 # What is appended to which file, and the target that must then be reported as not below it.
@@ -174,9 +184,9 @@ UPWARD = {
     "same layer": ("rlbatch/agent.py", "import rlbatch.envs.base", "rlbatch.envs.base"),
     "facade": ("rlbatch/doctor.py", "from rlbatch import RL_Batcher", "rlbatch"),
     "inner facade": ("rlbatch/envs/base.py", "from rlbatch.envs import VecEnv", "rlbatch.envs"),
-    "library to algo": ("rlbatch/batcher.py", "import algos.common.log", "algos.common.log"),
+    "library to algo": ("rlbatch/batcher.py", "import algos.logs", "algos.logs"),
     "algo to algo": ("algos/dqn/train.py", "from algos.a2c.agent import A", "algos.a2c.agent"),
-    "shared to algo": ("algos/common/log.py", "import algos.dqn.train", "algos.dqn.train"),
+    "shared to algo": ("algos/logs.py", "import algos.dqn.train", "algos.dqn.train"),
     "in a function": (
         "rlbatch/errors.py",
         "def f():\n    if f:\n        import rlbatch.batcher",

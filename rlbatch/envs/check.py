@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -11,7 +12,7 @@ import torch
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import Observation, VecEnv
-from rlbatch.errors import EnvContractError
+from rlbatch.errors import CallOrderError, EnvContractError, as_device
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ class CheckReport(NamedTuple):
     Attributes:
         n_steps: Calls of `step`.
         n_terminated: Episodes that ended.
-        n_truncated: Episodes that were cut.
+        n_truncated: Episodes that were cut, and did not end in the same step.
     """
 
     n_steps: int
@@ -47,19 +48,21 @@ def check_env(
 ) -> CheckReport:
     """Walks through the contract of `VecEnv` with random actions.
 
-    The environment is reset, stepped and reset again; it is not closed.
+    The environment is reset, stepped, and reset again; it is not closed. What can not be seen
+    from outside is not checked: whether a terminal observation is the true one, and seeds.
 
     Args:
         env: The environment.
         n_steps: How many times to step it. Take enough for an episode to end.
-        sample_action: Returns actions for that many environments. None draws them from
-            `env.action_space`, which has to be a Gymnasium space then.
+        sample_action: Returns actions for that many environments, on any device. None draws
+            them from `env.action_space`, the same ones in every check.
 
     Returns:
         What was seen. A warning is logged if no episode ended.
 
     Raises:
         EnvContractError: A clause is broken; the message names it.
+        ValueError: There is neither `sample_action` nor an action space.
 
     Example:
         >>> import gymnasium
@@ -68,150 +71,207 @@ def check_env(
         >>> report.n_terminated > 0
         True
     """
-    walk = _Walk(env, sample_action or _sampler(env))
+    walk = _Walk(env, sample_action or _sampler(env.action_space))
     for _ in range(n_steps):
         walk.step()
-    walk.reset()
-    report = CheckReport(n_steps, walk.n_terminated, walk.n_truncated)
+    walk.reset(DictTensor())
     if not walk.n_terminated + walk.n_truncated:
         logger.warning("check_env: no episode ended in %d steps; take more", n_steps)
-    return report
+    return CheckReport(n_steps, walk.n_terminated, walk.n_truncated)
+
+
+class _Seen(NamedTuple):
+    """What the environment returned, and a copy on the CPU made at once."""
+
+    returned: Observation
+    observation: DictTensor
+    numbers: torch.Tensor
 
 
 class _Walk:
-    """One run through an environment, with what the next step has to agree with."""
+    """One run through an environment, with what its next step has to agree with."""
 
     def __init__(self, env: VecEnv, sample_action: Callable[[int], DictTensor]):
         self.env, self.sample_action = env, sample_action
+        self.device, self.n_envs = as_device(env.device), env.n_envs()
+        _expect(self.n_envs > 0, "n_envs is at least 1", self.n_envs)
+        self.everyone = torch.arange(self.n_envs)
+        self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
-        self.device = torch.device(env.device)
-        _expect(env.n_envs() > 0, "n_envs() is at least 1", env.n_envs())
-        self.reset()
+        self.seen: list[_Seen] = []
+        self.reset(None)
 
-    def reset(self) -> None:
-        """Checks the clauses about a reset, and starts to follow the episodes."""
-        observation, running = self.env.reset(DictTensor())
-        n_envs = self.env.n_envs()
-        self.everyone = torch.arange(n_envs)
-        self.check_running(running, "reset")
-        _equal(running.cpu(), self.everyone, "after reset all environments run, in order")
-        self.specs = observation.specs()
-        self.check_observation(observation, n_envs, "reset")
-        _all(observation["initial_state"], "after reset initial_state is True")
-        for key in ("reward", "terminated", "truncated", "episode_return", "episode_length"):
-            _all(observation[key] == 0, f"after reset {key} is 0")
-        self.observation, self.running = observation, running
-        self.returns = torch.zeros(n_envs, dtype=torch.float64)
+    def reset(self, env_info: DictTensor | None) -> None:
+        """Resets, checks what comes, and starts to follow the episodes from there."""
+        (first,) = self.take([self.env.reset(env_info)], "reset")
+        _expect_equal(first.numbers, self.everyone, "reset: all environments run, in order")
+        self.check_first(first.observation, "reset")
+        self.current = first
+        self.length = torch.zeros(self.n_envs, dtype=torch.int64)
+        self.total = torch.zeros(self.n_envs, dtype=torch.float64)
+        # Those whose next step is the reset, and not a step of an episode.
+        self.late = torch.zeros(self.n_envs, dtype=torch.bool)
 
     def step(self) -> None:
-        """Checks the clauses about one step."""
-        if not len(self.running):
-            self.reset()
-        n = len(self.running)
-        action = self.sample_action(n).to(self.device)
-        acted_on = self.observation.clone()
-        (after, ran), (following, running) = self.env.step(action)
-        for pair in ((after, ran), (following, running)):
-            self.check_running(pair[1], "step")
-            self.check_observation(pair[0], len(pair[1]), "step")
-        _equal(ran, self.running, "the first pair holds the environments that ran")
-        for key, tensor in acted_on.items():
-            unchanged = torch.equal(tensor.nan_to_num(), self.observation[key].nan_to_num())
-            _expect(unchanged, f"a step leaves the observation before it alone: {key}", "changed")
-        self.check_episodes(acted_on, after)
-        for name in ("action", *(key for key in action if key.startswith("action/"))):
-            if name in action and f"last_{name}" in after:
-                self.check_last_action(acted_on, after[f"last_{name}"], action[name])
-        self.check_following((after, ran), (following, running))
-        self.n_terminated += int(after["terminated"].sum())
-        self.n_truncated += int((after["truncated"] & ~after["terminated"]).sum())
-        self.observation, self.running = following, running
+        """Steps once, and checks what comes. Where nothing runs any more, resets before."""
+        if not len(self.current.numbers):
+            self.check_refuses_a_step()
+            self.reset(DictTensor())
+        action = self.sample_action(len(self.current.numbers)).to(self.device)
+        after, following = self.take(self.call_step(action), "step")
+        _expect_equal(after.numbers, self.current.numbers, "step: the first pair has all that ran")
+        self.check_after(after, action.to("cpu"))
+        self.check_following(after, following)
+        self.n_terminated += int(after.observation["terminated"].sum())
+        self.n_truncated += int(
+            (~after.observation["terminated"] & after.observation["done"]).sum()
+        )
+        self.current = following
 
-    def check_running(self, running: torch.Tensor, where: str) -> None:
-        _expect(running.dtype == torch.int64, f"{where}: running is int64", running.dtype)
+    def call_step(self, action: DictTensor) -> tuple[Observation, Observation]:
+        extra = DictTensor({"no_action": torch.zeros(action.n_elems(), device=self.device)})
+        try:
+            pairs = self.env.step(action + extra)
+        except Exception as error:
+            clause = "step: takes actions, and ignores other keys"
+            raise EnvContractError(f"{clause}: expected no exception, got {error!r}") from error
+        _expect(len(pairs) == 2, "step: returns two pairs", len(pairs))
+        return pairs
+
+    def take(self, pairs: Any, where: str) -> list[_Seen]:
+        """Checks the form of what was returned, and that what was returned before is unchanged."""
+        wanted = f"{where}: returns pairs of a DictTensor and a tensor"
+        for pair in pairs:
+            _expect(isinstance(pair, tuple) and len(pair) == 2, wanted, type(pair))
+            _expect(isinstance(pair[0], DictTensor), wanted, type(pair[0]))
+            _expect(isinstance(pair[1], torch.Tensor), wanted, type(pair[1]))
+            self.check_numbers(pair[1], where)
+            self.check_form(pair[0], len(pair[1]), where)
+        for (observation, numbers), was, were in self.seen:
+            _expect_equal(
+                numbers.cpu(), were, f"{where}: does not write into the running of before"
+            )
+            for key, tensor in was.items():
+                clause = f"{where}: does not write into the observation of before: {key}"
+                _expect_equal(observation[key].cpu(), tensor, clause)
+        self.seen = [_Seen((o, n), o.clone().to("cpu"), n.clone().cpu()) for o, n in pairs]
+        return self.seen
+
+    def check_numbers(self, running: torch.Tensor, where: str) -> None:
+        clause = f"{where}: running is int64 [B]"
+        _expect(running.dtype == torch.int64 and running.dim() == 1, clause, running)
         _expect(running.device == self.device, f"{where}: running is on env.device", running.device)
-        ascending = bool((running[1:] > running[:-1]).all())
-        _expect(ascending, f"{where}: running ascends", running.tolist())
+        ascends = bool((running[1:] > running[:-1]).all())
+        _expect(ascends, f"{where}: running ascends", running.tolist())
 
-    def check_observation(self, observation: DictTensor, n: int, where: str) -> None:
-        device = observation.device()
-        _expect(device == self.device, f"{where}: observations are on env.device", device)
-        specs = observation.specs()
-        _expect(specs == self.specs, f"{where}: keys, shapes, dtypes stay as {self.specs}", specs)
-        rows = observation.n_elems()
-        _expect(rows == n, f"{where}: one row per running environment ({n})", rows)
+    def check_form(self, observation: DictTensor, n: int, where: str) -> None:
+        for key, tensor in observation.items():
+            clause = f"{where}: observations are on env.device: {key}"
+            _expect(tensor.device == self.device, clause, tensor.device)
+            clause = f"{where}: observations have one row per running environment ({n}): {key}"
+            _expect(tensor.shape[:1] == (n,), clause, tuple(tensor.shape))
         for key, dtype in _DTYPES.items():
-            _expect(key in observation, f"{where}: observations carry {key}", list(observation))
+            _expect(key in observation, f"{where}: observations hold {key}", list(observation))
             found = observation[key]
-            _expect(found.dtype == dtype and found.dim() == 1, f"{key} is [B] {dtype}", found)
+            right = found.dtype == dtype and found.dim() == 1
+            _expect(right, f"{where}: {key} is {dtype} [B]", (found.dtype, tuple(found.shape)))
+        if self.specs is None:
+            self.specs = observation.specs()
+            self.check_space(observation)
+        clause = f"{where}: keys, shapes and dtypes stay as in the first reset, {self.specs}"
+        _expect(observation.specs() == self.specs, clause, observation.specs())
         either = observation["terminated"] | observation["truncated"]
-        _equal(observation["done"], either, f"{where}: done is terminated or truncated")
+        _expect_equal(observation["done"], either, f"{where}: done is terminated or truncated")
 
-    def check_episodes(self, before: DictTensor, after: DictTensor) -> None:
-        """Checks that return and length count on, or start where an episode does."""
-        # A row that was done before is the reset step of an environment that resets late.
-        counts = ~before["done"]
-        _equal(
-            after["episode_length"][counts],
-            before["episode_length"][counts] + 1,
-            "episode_length counts the steps of the episode",
-        )
-        ran = self.running.cpu()
-        rewards = after["reward"].cpu().double()
-        self.returns[ran] = torch.where(counts.cpu(), self.returns[ran] + rewards, 0.0)
-        close = torch.allclose(after["episode_return"].cpu().double(), self.returns[ran], 1e-4, 1e-4)
-        _expect(close, "episode_return sums the rewards of the episode", after["episode_return"])
-        _equal(after["initial_state"], ~counts, "initial_state is True only at a first observation")
+    def check_space(self, observation: DictTensor) -> None:
+        if self.env.observation_space is None:
+            return
+        from rlbatch.envs.spaces import observation_leaves  # Imports Gymnasium.
 
-    def check_last_action(
-        self, before: DictTensor, last: torch.Tensor, action: torch.Tensor
-    ) -> None:
-        counts = ~before["done"]
-        taken = action.to(last.dtype)[counts]
-        _equal(last[counts], taken, "last_action is the action that led to the observation")
+        space: Any = self.env.observation_space
+        for key, leaf in observation_leaves(space).items():
+            _expect(key in observation, f"observations hold {key} of the space", list(observation))
+            expected = (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype)
+            found = (tuple(observation[key].shape[1:]), observation[key].dtype)
+            _expect(found == expected, f"{key} is {expected}, as in observation_space", found)
 
-    def check_following(self, after: Observation, following: Observation) -> None:
-        (seen, ran), (coming, running) = after, following
+    def check_first(self, observation: DictTensor, where: str) -> None:
+        """Checks the clauses about first observations of an episode, which all rows are."""
+        _expect(bool(observation["initial_state"].all()), f"{where}: initial_state is True", False)
+        last_actions = [key for key in observation if key.split("/")[0] == "last_action"]
+        _expect(bool(last_actions), f"{where}: observations hold last_action", list(observation))
+        for key in ("reward", "done", "episode_return", "episode_length", *last_actions):
+            zeros = torch.zeros_like(observation[key])
+            _expect_equal(observation[key], zeros, f"{where}: {key} of a first observation is 0")
+
+    def check_after(self, after: _Seen, action: DictTensor) -> None:
+        """Checks what the actions led to: steps of episodes, except for late resets."""
+        late = self.late[after.numbers]
+        self.check_first(after.observation.index(late), "step after a last one that did not reset")
+        seen, numbers = after.observation.index(~late), after.numbers[~late]
+        self.length[numbers] += 1
+        self.total[numbers] += seen["reward"].double()
+        _expect(not seen["initial_state"].any(), "step: initial_state is False", True)
+        clause = "step: episode_length counts the steps of the episode"
+        _expect_equal(seen["episode_length"], self.length[numbers], clause)
+        clause = "step: episode_return sums the rewards of the episode"
+        total = seen["episode_return"].double()
+        # float32 rewards are summed here; the environment may sum exact ones.
+        close = torch.isclose(total, self.total[numbers], rtol=1e-4, atol=1e-4, equal_nan=True)
+        _expect(bool(close.all()), clause, (total, self.total[numbers]))
+        for key, tensor in action.items():
+            if key.split("/")[0] == "action":
+                _expect(f"last_{key}" in seen, f"step: observations hold last_{key}", list(seen))
+                last = seen[f"last_{key}"]
+                clause = f"step: last_{key} is the action that led to the observation"
+                _expect_equal(last, tensor[~late].to(last.dtype), clause)
+
+    def check_following(self, after: _Seen, following: _Seen) -> None:
+        """Checks what to act on next against what the actions led to."""
+        done = after.observation["done"]
         if self.env.autoreset:
-            _equal(running.cpu(), self.everyone, "with autoreset all environments run on")
-            fresh = coming["initial_state"] & ~seen["initial_state"]
-            _expect(not bool((fresh & ~seen["done"]).any()), "only ended episodes are reset", fresh)
-            self.returns[fresh.cpu()] = 0
-            kept = torch.arange(len(ran), device=self.device)[~seen["done"]]
-            rows = kept
+            clause = "step: with autoreset all environments run on"
+            _expect_equal(following.numbers, self.everyone, clause)
+            fresh = done & following.observation["initial_state"]
+            self.check_first(following.observation.index(fresh), "step that resets")
+            self.length[done], self.total[done], self.late = 0, 0, done & ~fresh
+            kept, rows = after.observation.index(~fresh), following.observation.index(~fresh)
         else:
-            _equal(running, ran[~seen["done"]], "those whose episode is not done run on")
-            kept = torch.arange(len(ran), device=self.device)[~seen["done"]]
-            rows = torch.arange(len(running), device=self.device)
-        for key in seen:
-            _equal(coming[key][rows], seen[key][kept], f"{key} is the same in both pairs")
+            clause = "step: those whose episode is not done run on, no others"
+            _expect_equal(following.numbers, after.numbers[~done], clause)
+            kept, rows = after.observation.index(~done), following.observation
+        for key, tensor in kept.items():
+            clause = f"step: both pairs have the same {key}, except for a first observation"
+            _expect_equal(rows[key], tensor, clause)
+
+    def check_refuses_a_step(self) -> None:
+        action = self.sample_action(1).index([]).to(self.device)
+        clause = "step: raises CallOrderError when no environment runs"
+        try:
+            self.env.step(action)
+        except CallOrderError:
+            return
+        except Exception as error:
+            raise EnvContractError(f"{clause}: expected that, got {error!r}") from error
+        raise EnvContractError(f"{clause}: expected that, got no exception")
 
 
-def _sampler(env: VecEnv) -> Callable[[int], DictTensor]:
-    space: Any = env.action_space
-    if not hasattr(space, "sample"):
-        raise EnvContractError(
-            f"action_space: expected a Gymnasium space or an argument sample_action, got {space!r}"
-        )
+def _sampler(space: Any) -> Callable[[int], DictTensor]:
+    if space is None:
+        raise ValueError("sample_action: expected a function, as action_space is None, got None")
+    from rlbatch.envs.spaces import action_leaves  # Imports Gymnasium.
+
+    leaves = action_leaves(copy.deepcopy(space))
+    for number, leaf in enumerate(leaves.values()):
+        leaf.space.seed(number)
 
     def sample(n: int) -> DictTensor:
-        rows = []
-        for _ in range(n):
-            value = space.sample()
-            nested = isinstance(value, (dict, tuple))
-            one = _tensors(value)
-            rows.append(DictTensor.from_nested({"action": one} if nested else {"action": one}))
-        return DictTensor.cat(rows)
+        columns = {
+            k: np.stack([leaf.space.sample() for _ in range(n)]) for k, leaf in leaves.items()
+        }
+        return DictTensor({key: torch.from_numpy(column) for key, column in columns.items()})
 
     return sample
-
-
-def _tensors(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _tensors(child) for key, child in value.items()}
-    if isinstance(value, tuple):
-        return tuple(_tensors(child) for child in value)
-    return torch.from_numpy(np.asarray(value)[None])
 
 
 def _expect(holds: bool, clause: str, found: Any) -> None:
@@ -219,13 +279,12 @@ def _expect(holds: bool, clause: str, found: Any) -> None:
         raise EnvContractError(f"{clause}: expected so, got {found}")
 
 
-def _all(found: torch.Tensor, clause: str) -> None:
-    _expect(bool(found.all()), clause, found)
-
-
-def _equal(found: torch.Tensor, expected: torch.Tensor, clause: str) -> None:
-    same = found.shape == expected.shape and bool(
-        ((found == expected) | ((found != found) & (expected != expected))).all()
-    )
+def _expect_equal(found: torch.Tensor, expected: torch.Tensor, clause: str) -> None:
+    same = found.shape == expected.shape and bool(_equal(found, expected).all())
     if not same:
         raise EnvContractError(f"{clause}: expected {expected}, got {found}")
+
+
+def _equal(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    both_nan = (found != found) & (expected != expected)
+    return (found == expected) | both_nan

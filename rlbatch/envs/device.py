@@ -14,17 +14,24 @@ from rlbatch.errors import DeviceLike, DeviceMismatchError, as_device
 class DeviceEnv(VecEnv):
     """An environment on one device that looks as if it were on another.
 
-    Nothing is copied where the two devices are one. All attributes and spaces are the
-    environment's own.
+    Nothing is copied where the two devices are one: tensors pass through as the same objects.
+    Attributes that are not found here are looked up in the environment.
 
     Args:
         env: The environment. It is closed with this one.
         from_device: Where the environment takes its actions.
-        to_device: Where observations and `running` are returned, and actions come from.
+        to_device: Where observations and `running` are returned. Actions may come from anywhere.
+
+    Attributes:
+        env: The environment.
+        from_device: As above, with its index.
+        to_device: As above, with its index; also `device`.
 
     Example:
-        >>> from rlbatch.envs.check import CountingEnv
-        >>> observation, running = DeviceEnv(CountingEnv(2), "cpu", "meta").reset()
+        >>> import gymnasium
+        >>> from rlbatch.envs import GymEnv
+        >>> env = DeviceEnv(GymEnv([gymnasium.make("CartPole-v1")]), "cpu", "meta")
+        >>> observation, running = env.reset()
         >>> observation.device(), running.device
         (device(type='meta'), device(type='meta'))
     """
@@ -34,14 +41,16 @@ class DeviceEnv(VecEnv):
         self.from_device = as_device(from_device)
         self.to_device = as_device(to_device)
         self.device = self.to_device
+        # VecEnv has these too, so that __getattr__ would not see them.
         self.autoreset = env.autoreset
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 
     def __getattr__(self, name: str) -> Any:
-        # Reached only for what is not found here. `env` is missing while unpickling.
-        if name == "env":
-            raise AttributeError(name)
+        # Reached only for what is not found here. While unpickling, `env` is not; and what Python
+        # itself asks for (`__deepcopy__`) is not the environment's to answer.
+        if name == "env" or name.startswith("__"):
+            raise AttributeError(f"{type(self).__name__} has no attribute {name}")
         return getattr(self.env, name)
 
     def n_envs(self) -> int:
@@ -49,22 +58,25 @@ class DeviceEnv(VecEnv):
         return self.env.n_envs()
 
     def reset(self, env_info: DictTensor | None = None) -> Observation:
-        """Resets the environment; see `VecEnv.reset`.
+        """Starts an episode in every environment; see `VecEnv.reset`.
 
         Raises:
             DeviceMismatchError: `env_info` is not on the CPU.
         """
-        if env_info is not None and env_info.device() not in (None, torch.device("cpu")):
-            raise DeviceMismatchError("env_info", torch.device("cpu"), env_info.device())
-        return self._out(self.env.reset(env_info if env_info is not None else DictTensor()))
+        cpu = torch.device("cpu")
+        if env_info is not None and env_info.device() not in (None, cpu):
+            raise DeviceMismatchError("env_info", cpu, env_info.device(), "env.reset")
+        return self._out(self.env.reset(env_info))
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
-        """Steps the environment; see `VecEnv.step`."""
+        """Steps the running environments; see `VecEnv.step`.
+
+        Where the environment returns one observation twice, because no episode ended, it is moved
+        once and returned twice.
+        """
         after, following = self.env.step(action.to(self.from_device))
-        if following[0] is after[0]:
-            moved = self._out(after)
-            return moved, moved
-        return self._out(after), self._out(following)
+        moved = self._out(after)
+        return moved, moved if following[0] is after[0] else self._out(following)
 
     def close(self) -> None:
         """Closes the environment."""

@@ -1,0 +1,57 @@
+"""Checkpoints: one file with everything that a run needs to go on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+NAME = "checkpoint.pt"
+
+
+def save(folder: Path, content: dict[str, Any]) -> None:
+    """Writes a checkpoint in the place of the last one; at no time is there only half of one.
+
+    Args:
+        folder: The run's folder, which is there already.
+        content: Tensors, numbers and strings, in dicts, lists and tuples.
+    """
+    unfinished = folder / f"{NAME}.tmp"
+    with unfinished.open("wb") as file:
+        torch.save(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    unfinished.replace(folder / NAME)
+
+
+def locate(path: str | Path) -> Path:
+    """Returns the checkpoint's file, given the file or the run's folder.
+
+    Raises:
+        FileNotFoundError: There is none.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file /= NAME
+    if not file.is_file():
+        raise FileNotFoundError(f"checkpoint: expected a file or a run's folder, got {path}")
+    return file
+
+
+def load(path: str | Path, algorithm: str) -> dict[str, Any]:
+    """Reads a checkpoint onto the CPU; it can hold no code.
+
+    Args:
+        path: The file, or the run's folder.
+        algorithm: The one that has to have written it.
+
+    Raises:
+        FileNotFoundError: There is none.
+        ValueError: It belongs to another algorithm.
+    """
+    content = torch.load(locate(path), map_location="cpu", weights_only=True)
+    if content["algorithm"] != algorithm:
+        raise ValueError(f"{path}: expected {algorithm}, got a run of {content['algorithm']}")
+    return content

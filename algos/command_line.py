@@ -1,0 +1,102 @@
+"""The options that all examples share, and how they are read from the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Literal, TypeVar
+
+import tyro
+
+from algos import checkpoints
+from algos.environments import reward_threshold
+
+
+@dataclasses.dataclass(frozen=True)
+class RunConfig:
+    """What a run needs whatever the algorithm is; an algorithm's `Config` adds its own."""
+
+    env_id: str = "CartPole-v1"
+    """Environment, as registered with Gymnasium, or module:id."""
+    seed: int = 0
+    """Everything random in the run follows from this number."""
+    total_steps: int = 1_000_000
+    """Training ends after this many environment steps, summed over all environments."""
+    n_envs: int = 32
+    """Environments to train in, over all processes; a multiple of n-processes."""
+    n_processes: int = 2
+    """Processes that acquire trajectories; 0 acquires in the main process, for a debugger."""
+    n_threads: int = 1
+    """Threads of PyTorch in the main process; for small networks more only get in the way."""
+    device: str = "cpu"
+    """Where the loss is computed."""
+    batcher_device: str = "cpu"
+    """Where the agents act in training."""
+    evaluation_device: str = "cpu"
+    """Where the agent acts in evaluations."""
+    evaluation_episodes: int = 100
+    """Complete episodes per evaluation, played side by side."""
+    evaluation_timesteps: int = 500
+    """Steps of an evaluation that are stored at once; longer episodes take several turns."""
+    evaluate_every: int = 10
+    """Iterations from the start of an evaluation, beside the training, to that of the next."""
+    greedy_evaluation: bool = True
+    """Whether evaluations take the likeliest action instead of drawing one."""
+    target_return: float | Literal["threshold"] | None = "threshold"
+    """Training ends when an evaluation and a second one with fresh episodes both reach this mean
+    return; "threshold" is what the environment names itself (475 for CartPole-v1), None never."""
+    checkpoint_dir: str | None = None
+    """The run's folder: checkpoint, config, logs and curve. None is
+    runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
+    checkpoint_every: int = 50
+    """Iterations from one checkpoint to the next; there is also one at the end."""
+    resume: str | None = None
+    """Checkpoint or folder of a run to continue; its options hold where none are given here."""
+    evaluate: str | None = None
+    """Checkpoint or folder of a run to evaluate, and nothing else; its options hold likewise."""
+    torch_deterministic: bool = True
+    """Whether PyTorch is told to use deterministic algorithms; on CUDA these can be slower."""
+
+    def __post_init__(self) -> None:
+        if self.n_processes and self.n_envs % self.n_processes:
+            raise ValueError(
+                f"n_envs: expected a multiple of n_processes ({self.n_processes}), "
+                f"got {self.n_envs}"
+            )
+
+    @property
+    def n_envs_per_process(self) -> int:
+        """How many environments each process of the training batcher has."""
+        return self.n_envs // max(self.n_processes, 1)
+
+    @property
+    def target(self) -> float:
+        """The mean return that ends the training; infinite if none does."""
+        target = self.target_return
+        if target == "threshold":
+            target = reward_threshold(self.env_id)
+        return float("inf") if target is None else float(target)
+
+
+C = TypeVar("C", bound=RunConfig)
+
+
+def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = None) -> C:
+    """Reads the command line.
+
+    With `--resume` or `--evaluate` the options of that run take the place of the defaults.
+
+    Args:
+        config_type: The algorithm's `Config`.
+        algorithm: Its name.
+        args: The command line; None for the program's own.
+    """
+    program = f"python -m algos.{algorithm}"
+    config = tyro.cli(config_type, prog=program, args=args)
+    path = config.resume or config.evaluate
+    if path is None:
+        return config
+    saved = checkpoints.load(path, algorithm)["config"]
+    here = {"checkpoint_dir": None, "resume": config.resume, "evaluate": config.evaluate}
+    default = config_type(**{**saved, **here})
+    return tyro.cli(config_type, prog=program, args=args, default=default)

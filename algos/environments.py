@@ -1,0 +1,127 @@
+"""Gymnasium environments for the examples, and the seeds of their episodes.
+
+NOTE [ seeds of episodes ]
+
+Every `RL_Batcher.reset` of the examples brings new seeds: for the environments in `env_info`, for
+the agents' draws in `agent_info`. They follow from the seed of the run, from what the episodes are
+for, and from the number of the iteration. So the episodes of an iteration depend on nothing that
+came before but the weights: a run that is resumed meets the episodes it would have met, and an
+evaluation never sees an episode of the training.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium import spaces
+
+from rlbatch import DictTensor, VecEnv
+from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
+from rlbatch.errors import DeviceLike
+from rlbatch.seeding import derived_seed
+
+
+class Episodes(IntEnum):
+    """What episodes are for; each use has seeds of its own."""
+
+    TRAINING = 0
+    EVALUATION = 1
+    FINAL_EVALUATION = 2
+
+
+def episode_infos(
+    n_envs: int, seed: int, use: Episodes, iteration: int, stochastic: bool = True
+) -> tuple[DictTensor, DictTensor]:
+    """Returns `agent_info` and `env_info` for `RL_Batcher.reset`.
+
+    Args:
+        n_envs: How many environments the batcher has.
+        seed: Of the run.
+        use: What the episodes are for.
+        iteration: Which of the resets for this use this is.
+        stochastic: Whether the agents draw their actions, or take the likeliest.
+
+    Returns:
+        `stochastic` [n_envs] bool and `seed` [n_envs] int64; `seed` alone.
+    """
+    seeds = torch.tensor([derived_seed(seed, use, iteration, k) for k in range(n_envs)])
+    drawn = torch.full((n_envs,), stochastic)
+    return DictTensor({"stochastic": drawn, "seed": seeds}), DictTensor({"seed": seeds})
+
+
+def create_env(
+    env_id: str, n_envs: int, device: DeviceLike, seed: int, autoreset: bool = False
+) -> VecEnv:
+    """Creates a batch of environments for `RL_Batcher(create_env=...)`.
+
+    Args:
+        env_id: As registered with Gymnasium, or `module:id`.
+        n_envs: How many.
+        device: Where observations are and actions come from; the environments run on the CPU.
+        seed: Used where a reset brings none.
+        autoreset: Start the next episode when one ends.
+    """
+    kind = GymEnvInf if autoreset else GymEnv
+    env = kind([make_gym(env_id) for _ in range(n_envs)], seed)
+    if torch.device(device).type == "cpu":
+        return env
+    return DeviceEnv(env, from_device="cpu", to_device=device)
+
+
+def make_gym(env_id: str) -> gymnasium.Env:
+    """Makes one environment with observations [n] and, where they are real, clipped actions."""
+    env = gymnasium.make(env_id, disable_env_checker=True)
+    if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
+        env = gymnasium.wrappers.FlattenObservation(env)
+    if isinstance(env.action_space, spaces.Box):
+        env = gymnasium.wrappers.ClipAction(env)
+    return SeedInOptions(env)
+
+
+class SeedInOptions(gymnasium.Wrapper):
+    """Takes the seed of a reset from its options. See NOTE [ seeds of episodes ].
+
+    A seed that comes a second time is left out: environments that reset themselves repeat their
+    options, and are to go on with their random stream.
+    """
+
+    _last: int | None = None
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """Resets the environment with `options["seed"]`, if that is new, in the place of `seed`."""
+        others = dict(options or {})
+        new = others.pop("seed", seed)
+        if new == self._last:
+            new = None
+        else:
+            self._last = new
+        return self.env.reset(seed=new, options=others or None)
+
+
+def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:
+    """Returns the observation space (its shape is [n]) and the action space."""
+    env = make_gym(env_id)
+    env.close()
+    return env.observation_space, env.action_space
+
+
+def time_limit(env_id: str) -> int:
+    """Returns after how many steps the environment truncates an episode.
+
+    Raises:
+        ValueError: It has no such limit.
+    """
+    limit = gymnasium.spec(env_id).max_episode_steps
+    if limit is None:
+        raise ValueError(f"env_id: expected an environment with a time limit, got {env_id}")
+    return limit
+
+
+def reward_threshold(env_id: str) -> float | None:
+    """Returns the mean return at which the environment counts as solved, if it names one."""
+    return gymnasium.spec(env_id).reward_threshold

@@ -1,0 +1,115 @@
+"""What a run reports: CSV files, TensorBoard, and one live line in the terminal."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from torch.utils.tensorboard import SummaryWriter
+
+
+class Table:
+    """A CSV file with one row per call of `write`. It owns the open file.
+
+    Args:
+        path: The file. What it holds after `step` is dropped: a run that is resumed does it again.
+        step: Where the run starts, in environment steps; 0 drops all.
+    """
+
+    def __init__(self, path: Path, step: int):
+        rows = [row for row in read_table(path) if int(row["step"]) <= step] if step else []
+        self._file = path.open("w", newline="")
+        self._writer: csv.DictWriter | None = None
+        for row in rows:
+            self.write(row)
+
+    def write(self, row: Mapping[str, object]) -> None:
+        """Writes a row; the first one decides on the columns."""
+        if self._writer is None:
+            self._writer = csv.DictWriter(self._file, list(row))
+            self._writer.writeheader()
+        self._writer.writerow(row)
+        self._file.flush()
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._file.close()
+
+
+def read_table(path: Path) -> list[dict[str, str]]:
+    """Returns the rows of a CSV file, none where there is no file."""
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+class Log:
+    """Writes figures to `<table>.csv` and to TensorBoard, and shows how the run stands.
+
+    It owns open files and the terminal's last line; `close()` it, or use it in a `with`.
+
+    Args:
+        folder: The run's.
+        total_steps: Where the progress bar ends, in environment steps.
+        step: Where the run starts: 0, or where it is resumed.
+    """
+
+    def __init__(self, folder: Path, total_steps: int, step: int = 0):
+        self._folder, self._start = folder, step
+        self._tables: dict[str, Table] = {}
+        self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+        console = Console()
+        self._progress = Progress(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TextColumn("steps  return {task.fields[latest]}  score {task.fields[score]}"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task(
+            "", total=total_steps, completed=step, latest="-", score="-"
+        )
+        self._progress.start()
+
+    def write(self, table: str, step: int, seconds: float, figures: Mapping[str, float]) -> None:
+        """Writes one row.
+
+        Args:
+            table: Name of the CSV file.
+            step: Environment steps that the figures belong to.
+            seconds: Since the run began.
+            figures: By name, `group/name`; the same names each time.
+        """
+        if table not in self._tables:
+            self._tables[table] = Table(self._folder / f"{table}.csv", self._start)
+        figures = {name: float(figure) for name, figure in figures.items()}
+        self._tables[table].write({"step": step, "seconds": round(seconds, 3), **figures})
+        for name, figure in figures.items():
+            self._writer.add_scalar(name, figure, step)
+
+    def show(self, step: int, **fields: str) -> None:
+        """Updates the live line: `latest` is the return in training, `score` the evaluation's."""
+        self._progress.update(self._task, completed=step, **fields)
+
+    def say(self, text: str) -> None:
+        """Prints a line that stays."""
+        self._progress.console.print(text, highlight=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Closes the files and leaves the terminal alone."""
+        self._progress.stop()
+        self._writer.close()
+        for table in self._tables.values():
+            table.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,5 @@
+"""`python -m algos.reinforce`."""
+
+from algos.reinforce.train import main
+
+main()

@@ -1,0 +1,216 @@
+"""One training run: what happens around the learning, the same for every algorithm."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor
+
+import rlbatch
+from algos import checkpoints
+from algos.command_line import RunConfig
+from algos.curves import draw_curve
+from algos.environments import Episodes
+from algos.evaluation import Evaluation, Score
+from algos.logs import Log
+from algos.reproducibility import get_generators, set_generators
+from rlbatch import RL_Agent, TemporalDictTensor
+
+
+class Result(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        folder: Where everything is that it left.
+        score: Of the final weights, over fresh episodes.
+        n_iterations: Updates of the weights.
+        n_steps: Environment steps in training.
+        seconds: Of training, evaluations included.
+    """
+
+    folder: Path
+    score: Score
+    n_iterations: int
+    n_steps: int
+    seconds: float
+
+
+class Run:
+    """Counts, logs, evaluates and saves. Owns the log and the evaluation; use it in a `with`.
+
+    Every `evaluate_every` iterations it takes the score of the evaluation that was started as many
+    iterations ago, and starts the next one. So the score comes from older weights, but always at
+    the same iteration, however fast the machine is.
+
+    Args:
+        algorithm: Its name.
+        config: Of the run. With `config.resume`, model, optimizer, counters and random generators
+            are loaded.
+        model: What is trained.
+        optimizer: What trains it.
+        create_agent: Returns an agent for an evaluation; called with `device`.
+
+    Attributes:
+        iteration: Updates of the weights so far.
+        n_steps: Environment steps in training so far.
+        solved: Whether `config.target` has been reached.
+    """
+
+    def __init__(
+        self,
+        algorithm: str,
+        config: RunConfig,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer,
+        create_agent: Callable[..., RL_Agent],
+    ):
+        self.algorithm, self.config = algorithm, config
+        self._model, self._optimizer = model, optimizer
+        self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
+        if config.resume:
+            self._restore(checkpoints.load(config.resume, algorithm))
+        self.folder = open_folder(algorithm, config)
+        self._target = config.target
+        self._evaluation = Evaluation(config, create_agent)
+        self._score: Score | None = None  # Of an evaluation that ended before it was due.
+        self._final: tuple[int, Score] | None = None
+        self._log = Log(self.folder, config.total_steps, self.n_steps)
+        self._started = time.perf_counter()
+
+    @property
+    def seconds(self) -> float:
+        """Of training so far, before it was resumed included."""
+        return self._seconds + time.perf_counter() - self._started
+
+    @property
+    def finished(self) -> bool:
+        """Whether the training has come to its end."""
+        return self.solved or self.n_steps >= self.config.total_steps
+
+    def report(self, steps: TemporalDictTensor, figures: Mapping[str, float | Tensor]) -> None:
+        """Counts an update, logs it, and evaluates and saves when it is time.
+
+        Args:
+            steps: [B, T, ...], what the update learned from.
+            figures: To log beside returns and speed, by names such as `losses/policy`.
+        """
+        self.iteration += 1
+        self.n_steps += int(steps.lengths.sum())
+        charts = {**episode_charts(steps), "charts/SPS": self.n_steps / self.seconds}
+        self._log.write("training", self.n_steps, self.seconds, {**charts, **figures})
+        self._log.show(self.n_steps, latest=f"{charts['charts/episodic_return']:.1f}")
+        self._score = self._score or self._evaluation.poll()
+        if self.iteration % self.config.evaluate_every == 0:
+            self._evaluate()
+        if self.iteration % self.config.checkpoint_every == 0:
+            self._save()
+
+    def finish(self) -> Result:
+        """Scores the final weights, saves them, and draws the curve."""
+        score = self._final_score()
+        result = Result(self.folder, score, self.iteration, self.n_steps, self.seconds)
+        self._save()
+        self._log.say(
+            f"{score} after {self.n_steps:,} steps, {result.seconds:.0f} s: {self.folder}"
+        )
+        draw_curve(self.folder)
+        return result
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+        self._evaluation.close()
+
+    def _evaluate(self) -> None:
+        score = self._take_score()
+        # The weights have changed since it was started, and the best of many scores flatters.
+        if score and score.mean >= self._target and self._final_score().mean >= self._target:
+            self.solved = True
+            return
+        self._evaluated = self.n_steps, self.seconds
+        self._evaluation.start(self._model.state_dict(), Episodes.EVALUATION, self.iteration)
+
+    def _take_score(self) -> Score | None:
+        """Waits for the evaluation that is under way, if there is one."""
+        score, self._score = self._score or self._evaluation.finish(), None
+        if score is not None:
+            self._report_score(score, *self._evaluated)
+        return score
+
+    def _final_score(self) -> Score:
+        """Returns the score of the weights as they are, over episodes that nobody has seen."""
+        self._take_score()
+        if self._final is None or self._final[0] != self.iteration:
+            weights = self._model.state_dict()
+            score = self._evaluation.run(weights, Episodes.FINAL_EVALUATION, self.iteration)
+            self._report_score(score, self.n_steps, self.seconds)
+            self._final = self.iteration, score
+        return self._final[1]
+
+    def _report_score(self, score: Score, step: int, seconds: float) -> None:
+        figures = {"evaluation/return_mean": score.mean, "evaluation/return_std": score.std}
+        self._log.write("evaluation", step, seconds, figures)
+        self._log.show(self.n_steps, score=f"{score.mean:.1f}")
+        self._log.say(f"step {step:>9,}  {seconds:6.1f} s  score {score}")
+
+    def _save(self) -> None:
+        content = {
+            "algorithm": self.algorithm,
+            "env_id": self.config.env_id,
+            "rlbatch_version": rlbatch.__version__,
+            "config": dataclasses.asdict(self.config),
+            "model": self._model.state_dict(),
+            "optimizer": self._optimizer.state_dict(),
+            "generators": get_generators(),
+            "iteration": self.iteration,
+            "n_steps": self.n_steps,
+            "seconds": self.seconds,
+        }
+        checkpoints.save(self.folder, content)
+
+    def _restore(self, content: dict) -> None:
+        self._model.load_state_dict(content["model"])
+        self._optimizer.load_state_dict(content["optimizer"])
+        set_generators(content["generators"])
+        self.iteration, self.n_steps = content["iteration"], content["n_steps"]
+        self._seconds = content["seconds"]
+
+
+def open_folder(algorithm: str, config: RunConfig) -> Path:
+    """Creates the run's folder and writes `config.json` into it.
+
+    Raises:
+        FileExistsError: There is another run in it, which would be overwritten.
+    """
+    now = time.strftime("%Y%m%d-%H%M%S")
+    env = config.env_id.replace("/", "-").replace(":", "-")
+    folder = Path("runs", f"{env}__{algorithm}__{config.seed}__{now}")
+    if config.resume:
+        folder = checkpoints.locate(config.resume).parent
+    if config.checkpoint_dir:
+        folder = Path(config.checkpoint_dir)
+    if (folder / "config.json").exists() and not config.resume:
+        raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; resume it?")
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
+    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    return folder
+
+
+def episode_charts(steps: TemporalDictTensor) -> dict[str, float]:
+    """Returns the mean return and length of the episodes that ended; NaN where none did."""
+    ended = steps["_observation/done"] & steps.mask(torch.bool)
+    mean = {
+        "charts/episodic_return": steps["_observation/episode_return"][ended].mean(),
+        "charts/episodic_length": steps["_observation/episode_length"][ended].double().mean(),
+    }
+    return {name: figure.item() for name, figure in mean.items()}

@@ -1,0 +1,263 @@
+"""Environment steps per second of RL_Batcher beside Gymnasium's vector environments.
+
+All competitors run CartPole-v1 with the same small network choosing actions (greedily), start the
+next episode when one ends, and keep what a learner needs: observation, action, reward and flags of
+every step. The peers do so in the usual loop over `step`, into tensors allocated once, in one
+process with one torch thread; RL_Batcher by `execute` and `get`. Within a round the competitors
+run one after the other; medians over rounds are compared, so that a machine that drifts slows
+all of them.
+
+- `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
+  as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
+- `ratio_vectorised`: in the caller's process against the loop, with the CartPole that Gymnasium
+  steps in one NumPy expression; `vectorised_overhead_us` is the difference per step.
+- `overhead_us`: what the batcher itself costs per step, in microseconds: everything, with a no-op
+  environment of 10 keys (each stored twice, before and after the step) and a no-op agent, 64
+  environments, in the caller's process.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import tyro
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+
+from benchmarks.report import Report, alternate
+from rlbatch import DictTensor, RL_Agent, RL_Batcher, VecEnv
+from rlbatch.envs import GymEnvInf
+
+N_TIMESTEPS = 64
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    rounds: int = 7
+    """How often each competitor runs; medians are reported."""
+    seconds: float = 1.0
+    """How long each run lasts at least, in seconds."""
+    out: str | None = None
+    """File that the JSON object is written to as well."""
+
+
+def network() -> torch.nn.Module:
+    """Returns the small network that everybody uses."""
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 64), torch.nn.Tanh(),
+        torch.nn.Linear(64, 2),
+    )  # fmt: skip
+
+
+class Greedy(RL_Agent):
+    """The network as an agent."""
+
+    def __init__(self) -> None:
+        self.model = network()
+
+    def __call__(self, state, observation, agent_info, history=None):  # noqa: ANN001, ANN201, D102
+        logits = self.model(observation["frame"])
+        return DictTensor({"action": logits.argmax(1)}), DictTensor()
+
+
+def cartpoles(n_envs: int, seed: Any) -> GymEnvInf:
+    """Returns that many CartPoles for a batcher."""
+    return GymEnvInf([gymnasium.make("CartPole-v1") for _ in range(n_envs)], seed)
+
+
+def vectorised_cartpoles(n_envs: int, seed: Any) -> GymEnvInf:
+    """Returns Gymnasium's CartPole that steps all environments in one NumPy expression."""
+    entry = "vector_entry_point"
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=n_envs, vectorization_mode=entry)
+    return GymEnvInf(vector, seed)
+
+
+class NoOpEnv(VecEnv):
+    """Costs nothing: ten keys that never change."""
+
+    autoreset = True
+
+    def __init__(self, n_envs: int, n_keys: int = 10):
+        observation = {f"key{k}": torch.zeros(n_envs, 4) for k in range(n_keys)}
+        self._now = DictTensor(observation), torch.arange(n_envs)
+
+    def n_envs(self) -> int:  # noqa: D102
+        return len(self._now[1])
+
+    def reset(self, env_info=None):  # noqa: ANN001, ANN201, D102
+        return self._now
+
+    def step(self, action):  # noqa: ANN001, ANN201, D102
+        return self._now, self._now
+
+
+class NoOpAgent(RL_Agent):
+    """Costs nothing: always the same action."""
+
+    def __init__(self, n_envs: int):
+        self._answer = DictTensor({"action": torch.zeros(n_envs, dtype=torch.int64)}), DictTensor()
+
+    def __call__(self, state, observation, agent_info, history=None):  # noqa: ANN001, ANN201, D102
+        return self._answer
+
+
+class GymnasiumLoop:
+    """The usual loop over a vector environment, storing T steps at a time."""
+
+    def __init__(self, vector: gymnasium.vector.VectorEnv):
+        self.vector, self.n_envs, self.model = vector, vector.num_envs, network()
+        self.frame, _ = vector.reset(seed=0)
+        shape = (N_TIMESTEPS, self.n_envs)
+        self.frames = torch.zeros(*shape, *self.frame.shape[1:])
+        self.actions = torch.zeros(shape, dtype=torch.int64)
+        self.rewards = torch.zeros(shape)
+        self.terminated, self.truncated = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
+
+    @torch.no_grad()
+    def acquire(self) -> int:
+        """Acquires T steps; returns how many environment steps that were."""
+        for t in range(N_TIMESTEPS):
+            frame = torch.from_numpy(self.frame)
+            action = self.model(frame).argmax(1)
+            self.frames[t], self.actions[t] = frame, action
+            self.frame, reward, terminated, truncated, _ = self.vector.step(action.numpy())
+            self.rewards[t] = torch.from_numpy(np.asarray(reward, np.float32))
+            self.terminated[t] = torch.from_numpy(terminated)
+            self.truncated[t] = torch.from_numpy(truncated)
+        return N_TIMESTEPS * self.n_envs
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self.vector.close()
+
+
+class Batched:
+    """RL_Batcher, acquiring T steps at a time."""
+
+    def __init__(
+        self,
+        n_envs: int,
+        n_processes: int,
+        create_env: Callable[..., VecEnv] = cartpoles,
+        create_agent: Callable[..., RL_Agent] = Greedy,
+    ):
+        self.batcher = RL_Batcher(
+            n_timesteps=N_TIMESTEPS,
+            create_agent=create_agent,
+            agent_args={},
+            create_env=create_env,
+            env_args={"n_envs": n_envs // max(n_processes, 1)},
+            n_processes=n_processes,
+            seeds=0,
+        )
+        self.batcher.reset()
+
+    def acquire(self) -> int:
+        """Acquires T steps; returns how many environment steps that were."""
+        self.batcher.execute()
+        trajectories, _ = self.batcher.get()
+        return trajectories.n_elems() * N_TIMESTEPS
+
+    def close(self) -> None:
+        """Closes the batcher."""
+        self.batcher.close()
+
+
+def steps_per_second(competitor: GymnasiumLoop | Batched, seconds: float) -> float:
+    """Runs a competitor for that long; returns environment steps per second."""
+    n_steps, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        n_steps += competitor.acquire()
+    return n_steps / elapsed
+
+
+def measure(competitors: dict[str, Any], config: Config) -> dict[str, float]:
+    """Returns the median steps per second of each competitor, run in turn."""
+    for competitor in competitors.values():
+        competitor.acquire()  # Memory is touched and caches are filled.
+    runs = {
+        name: partial(steps_per_second, competitor, config.seconds)
+        for name, competitor in competitors.items()
+    }
+    medians = alternate(runs, config.rounds)
+    for competitor in competitors.values():
+        competitor.close()
+    return medians
+
+
+def vector_env(kind: type, n_envs: int) -> gymnasium.vector.VectorEnv:
+    """Returns Gymnasium's vector environment of that kind."""
+    return kind([partial(gymnasium.make, "CartPole-v1")] * n_envs)
+
+
+def compare_cartpole(report: Report, config: Config) -> None:
+    """CartPole, one object per environment: the batcher beside both of Gymnasium's."""
+    rates = {}
+    for n_envs in (32, 128):
+        sync, asynchronous = "SyncVectorEnv", "AsyncVectorEnv"
+        competitors: dict[str, Any] = {
+            sync: GymnasiumLoop(vector_env(SyncVectorEnv, n_envs)),
+            asynchronous: GymnasiumLoop(vector_env(AsyncVectorEnv, n_envs)),
+            **{f"RL_Batcher, {n} processes": Batched(n_envs, n) for n in (0, 1, 2)},
+        }
+        rates[n_envs] = add_rates(report, "CartPole-v1", n_envs, measure(competitors, config))
+    report.figure("ratio_2x64", rates[128]["RL_Batcher, 2 processes"])
+    report.figure("ratio_2x16", rates[32]["RL_Batcher, 2 processes"])
+    report.figure("ratio_inprocess", rates[32]["RL_Batcher, 0 processes"])
+    report.figure("ratio_inprocess_128", rates[128]["RL_Batcher, 0 processes"])
+
+
+def compare_vectorised(report: Report, config: Config) -> None:
+    """Gymnasium's CartPole in NumPy, where a step of all environments costs little."""
+    entry = "vector_entry_point"
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=128, vectorization_mode=entry)
+    competitors = {
+        "loop over make_vec": GymnasiumLoop(vector),
+        "RL_Batcher, 0 processes": Batched(128, 0, vectorised_cartpoles),
+    }
+    medians = measure(competitors, config)
+    ratios = add_rates(report, "CartPole-v1, NumPy", 128, medians)
+    report.figure("ratio_vectorised", ratios["RL_Batcher, 0 processes"])
+    loop, batcher = (128e6 / rate for rate in medians.values())
+    report.figure("vectorised_overhead_us", batcher - loop)
+
+
+def measure_overhead(report: Report, config: Config) -> None:
+    """A no-op environment and agent: what is left is the batcher."""
+    n_envs = 64
+    batched = Batched(n_envs, 0, NoOpEnv, partial(NoOpAgent, n_envs))
+    (rate,) = measure({"no-op": batched}, config).values()
+    report.row("no-op, 10 keys", "RL_Batcher, 0 processes", n_envs, f"{rate:,.0f}", "")
+    report.figure("overhead_us", n_envs * 1e6 / rate)
+
+
+def add_rates(report: Report, env: str, n_envs: int, medians: dict[str, float]) -> dict[str, float]:
+    """Adds a row per competitor; returns the ratios to the first of them."""
+    first = next(iter(medians.values()))
+    for name, rate in medians.items():
+        report.row(env, name, n_envs, f"{rate:,.0f}", f"{rate / first:.2f}")
+        report.figure(f"steps_per_s/{env}/{n_envs}/{name}", rate)
+    return {name: rate / first for name, rate in medians.items()}
+
+
+def main(config: Config) -> None:
+    """Measures, prints a table and, last, one JSON object."""
+    torch.set_num_threads(1)
+    report = Report("batcher", ["environment", "competitor", "envs", "steps/s", "ratio"])
+    compare_cartpole(report, config)
+    compare_vectorised(report, config)
+    measure_overhead(report, config)
+    report.finish(config.out)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

@@ -1,0 +1,331 @@
+"""What `GymEnv` steps: a list of environments, or one vector environment.
+
+Both step environments by number and return NumPy arrays. They know nothing of which episodes
+still run; the arrays are new ones in every call.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, NamedTuple, Protocol
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
+from rlbatch.errors import DtypeMismatchError, KeyMismatchError, ShapeError, add_environment_note
+from rlbatch.seeding import env_seeds
+
+Arrays = dict[str, np.ndarray]
+
+
+class Result(NamedTuple):
+    """What a step led to, one row per environment that was stepped."""
+
+    frames: Arrays
+    reward: np.ndarray
+    terminated: np.ndarray
+    truncated: np.ndarray
+
+
+class Backend(Protocol):
+    """Steps environments by number.
+
+    Attributes:
+        observation_space: Of one environment.
+        action_space: Of one environment.
+        observation_leaves: Its leaves by key, as in `Result.frames`.
+        action_leaves: Its leaves by key; actions are one array per leaf, in this order.
+        n_envs: How many environments there are.
+        resets_late: An environment resets in the step after its last, not in `restart`.
+    """
+
+    observation_space: gymnasium.Space
+    action_space: gymnasium.Space
+    observation_leaves: dict[str, Leaf]
+    action_leaves: dict[str, Leaf]
+    n_envs: int
+    resets_late: bool
+
+    def reset(self, env_info: DictTensor) -> Arrays:
+        """Resets all, the first time with their seeds; returns their first observations."""
+
+    def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
+        """Steps some environments; a terminal observation is the true one."""
+
+    def restart(self, numbers: Sequence[int]) -> Arrays:
+        """Returns first observations of environments whose episode has just ended."""
+
+    def close(self) -> None:
+        """Closes the environments."""
+
+
+def backend(gym_env: Any, seed: int | Sequence[int] | None) -> Backend:
+    """Returns the backend for what a user passes to `GymEnv`.
+
+    Raises:
+        TypeError: `gym_env` is neither a list of environments nor a vector environment.
+        ValueError: The list is empty.
+    """
+    if isinstance(gym_env, VectorEnv):
+        return Vector(gym_env, seed)
+    if not isinstance(gym_env, (list, tuple)):
+        raise TypeError(
+            f"gym_env: expected a list of gymnasium environments or a VectorEnv, got {gym_env!r}"
+        )
+    if not gym_env:
+        raise ValueError("gym_env: expected at least one environment, got an empty list")
+    return EnvList(list(gym_env), seed)
+
+
+class EnvList:
+    """A list of environments, stepped one after the other."""
+
+    resets_late = False
+
+    def __init__(self, envs: list[gymnasium.Env], seed: int | Sequence[int] | None):
+        _check_list(envs)
+        self.envs, self.n_envs = envs, len(envs)
+        self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
+        self.observation_leaves = observation_leaves(self.observation_space)
+        self.action_leaves = action_leaves(self.action_space)
+        self._nested_observation = _is_nested(self.observation_space)
+        self._seeds: Sequence[int | None] = [None] * len(envs)
+        if seed is not None:
+            self._seeds = env_seeds(seed, len(envs))
+        self._options: list[dict[str, Any] | None] = [None] * len(envs)
+
+    def reset(self, env_info: DictTensor) -> Arrays:
+        columns = {key: tensor.tolist() for key, tensor in env_info.items()}
+        self._options = [
+            {key: column[number] for key, column in columns.items()} or None
+            for number in range(self.n_envs)
+        ]
+        frames = self.restart(range(self.n_envs))
+        self._seeds = [None] * self.n_envs
+        return frames
+
+    def restart(self, numbers: Sequence[int]) -> Arrays:
+        frames = self._empty(len(numbers))
+        for row, number in enumerate(numbers):
+            options = self._options[number]
+            try:
+                frame, _ = self.envs[number].reset(
+                    seed=self._seeds[number],
+                    options=None if options is None else dict(options),  # It may take keys out.
+                )
+                for key, leaf in self.observation_leaves.items():
+                    _check_frame(key, leaf, np.asarray(leaf.of(frame)), leaf.shape)
+                self._write(frames, row, frame)
+            except Exception as error:
+                add_environment_note(error, number)
+                raise
+        return frames
+
+    def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
+        n = len(numbers)
+        frames, reward = self._empty(n), np.empty(n)
+        terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
+        envs, write = self.envs, self._write
+        for row, (number, action) in enumerate(zip(numbers, self._values(actions), strict=True)):
+            try:
+                frame, reward[row], terminated[row], truncated[row], _ = envs[number].step(action)
+                write(frames, row, frame)
+            except Exception as error:
+                add_environment_note(error, number)
+                raise
+        return Result(frames, reward, terminated, truncated)
+
+    def close(self) -> None:
+        with ExitStack() as stack:  # Closes all of them, even if one raises.
+            for env in self.envs:
+                stack.callback(env.close)
+
+    def _values(self, actions: list[np.ndarray]) -> Sequence[Any]:
+        """Returns one action per environment, as a value of the action space."""
+        leaves = self.action_leaves.values()
+        columns = [_values(leaf, array) for leaf, array in zip(leaves, actions, strict=True)]
+        if _is_nested(self.action_space):
+            return [assemble(self.action_space, iter(row)) for row in zip(*columns, strict=True)]
+        return columns[0]
+
+    def _empty(self, n: int) -> Arrays:
+        return {
+            key: np.empty((n, *leaf.shape), leaf.dtype)
+            for key, leaf in self.observation_leaves.items()
+        }
+
+    def _write(self, frames: Arrays, row: int, frame: Any) -> None:
+        if self._nested_observation:
+            for key, leaf in self.observation_leaves.items():
+                frames[key][row] = leaf.of(frame)
+        else:
+            frames["frame"][row] = frame
+
+
+class Vector:
+    """One vector environment, in any of Gymnasium's autoreset modes.
+
+    All of its environments step in every call. Those that were not asked for play on unseen,
+    with the action of one that was.
+    """
+
+    def __init__(self, env: VectorEnv, seed: int | Sequence[int] | None):
+        self.env, self.n_envs = env, env.num_envs
+        self.observation_space = env.single_observation_space
+        self.action_space = env.single_action_space
+        self.observation_leaves = observation_leaves(self.observation_space)
+        self.action_leaves = action_leaves(self.action_space)
+        self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
+        self.resets_late = self._mode is AutoresetMode.NEXT_STEP
+        own = env.unwrapped
+        if self.resets_late and isinstance(own, AsyncVectorEnv) and not own.shared_memory:
+            # Its worker forgets a pending reset only where the memory is shared.
+            raise ValueError(
+                "gym_env: expected AsyncVectorEnv to share its memory in the mode NEXT_STEP, got "
+                "shared_memory=False, which swallows the first step after a reset"
+            )
+        self._seed: Any = None if seed is None else env_seeds(seed, self.n_envs)
+        if self._seed and not isinstance(own, (SyncVectorEnv, AsyncVectorEnv)):
+            self._seed = self._seed[0]
+        self._ended = np.zeros(self.n_envs, np.bool_)
+
+    def reset(self, env_info: DictTensor) -> Arrays:
+        """Resets all; see `Backend`.
+
+        Raises:
+            ValueError: There is an `env_info`.
+        """
+        if not env_info.empty():
+            raise ValueError(
+                f"env_info: expected none for a vector environment, got {list(env_info)}; "
+                "options per environment need a list of environments"
+            )
+        self._reset(seed=self._seed)
+        self._seed, self._ended = None, np.zeros(self.n_envs, np.bool_)
+        for key, leaf in self.observation_leaves.items():
+            frame = np.asarray(leaf.of(self._observation))
+            _check_frame(key, leaf, frame, (self.n_envs, *leaf.shape))
+        return self._frames(range(self.n_envs))
+
+    def restart(self, numbers: Sequence[int]) -> Arrays:
+        if self._mode is AutoresetMode.DISABLED:
+            mask = np.zeros(self.n_envs, np.bool_)
+            mask[numbers] = True
+            self._reset(options={"reset_mask": mask})
+            self._ended &= ~mask
+        return self._frames(numbers)
+
+    def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
+        if self._mode is AutoresetMode.DISABLED and self._ended.any():
+            self.restart(np.flatnonzero(self._ended).tolist())
+        rows = np.zeros(self.n_envs, np.int64)
+        rows[numbers] = np.arange(len(numbers))
+        batch = assemble(self.action_space, iter([array[rows] for array in actions]))
+        try:
+            self._observation, *rest, info = self.env.step(batch)
+        except Exception as error:
+            self._note(error)
+            raise
+        reward, terminated, truncated = (np.asarray(column) for column in rest)
+        self._ended = np.logical_or(terminated, truncated)
+        frames = self._frames(numbers)
+        if self._mode is AutoresetMode.SAME_STEP:
+            self._write_final(frames, numbers, info)
+        return Result(frames, reward[numbers], terminated[numbers], truncated[numbers])
+
+    def close(self) -> None:
+        self.env.close()
+
+    def _reset(self, **arguments: Any) -> None:
+        try:
+            self._observation, _ = self.env.reset(**arguments)
+        except Exception as error:
+            self._note(error)
+            raise
+
+    def _frames(self, numbers: Sequence[int]) -> Arrays:
+        """Returns copies: a vector environment may write the next observation over this one."""
+        return {
+            key: np.asarray(leaf.of(self._observation))[numbers].astype(leaf.dtype, copy=False)
+            for key, leaf in self.observation_leaves.items()
+        }
+
+    def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
+        """Writes terminal observations over the first ones of the episodes that came after.
+
+        Raises:
+            KeyMismatchError: The info has none.
+        """
+        ended = [(row, number) for row, number in enumerate(numbers) if self._ended[number]]
+        if ended and "final_obs" not in info:
+            raise KeyMismatchError(f"final_obs: expected in the info of a step, got {list(info)}")
+        for row, number in ended:
+            for key, leaf in self.observation_leaves.items():
+                final = info["final_obs"]
+                # Gymnasium has an array of observations; others have an observation of arrays.
+                batched = isinstance(final, (dict, tuple))
+                frames[key][row] = leaf.of(final)[number] if batched else leaf.of(final[number])
+
+    def _note(self, error: Exception) -> None:
+        """Marks an exception with the number of the environment, where that can be found."""
+        number = _failed(self.env.unwrapped, error)
+        if number is not None:
+            add_environment_note(error, number)
+
+
+def _failed(env: VectorEnv, error: Exception) -> int | None:
+    if isinstance(env, AsyncVectorEnv):  # It lets go of the pipe to a worker that failed.
+        failed = [number for number, pipe in enumerate(env.parent_pipes) if pipe is None]
+        return failed[0] if len(failed) == 1 else None
+    if isinstance(env, SyncVectorEnv):  # A method of the environment is on the stack.
+        owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        for number, one in enumerate(env.envs):
+            if any(owner is one for owner in owners):
+                return number
+    return None
+
+
+def _check_list(envs: list[Any]) -> None:
+    first: dict[int, int] = {}
+    for number, env in enumerate(envs):
+        where = f"gym_env[{number}]"
+        if not isinstance(env, gymnasium.Env):
+            raise TypeError(f"{where}: expected a gymnasium.Env, got {env!r}")
+        if first.setdefault(id(env), number) != number:
+            raise ValueError(f"{where}: expected another object than gym_env[{first[id(env)]}]")
+        for name in ("observation_space", "action_space"):
+            expected, found = getattr(envs[0], name), getattr(env, name)
+            if found != expected:
+                raise ValueError(
+                    f"{where}.{name}: expected {expected}, as in gym_env[0], got {found}"
+                )
+
+
+def _check_frame(key: str, leaf: Leaf, frame: np.ndarray, shape: tuple[int, ...]) -> None:
+    # NumPy would broadcast or round it silently.
+    if frame.shape != shape:
+        raise ShapeError(
+            f"{key}: expected shape {shape}, as in observation_space, got {frame.shape}"
+        )
+    if frame.dtype.kind in "fc" and leaf.dtype.kind not in "fc":
+        raise DtypeMismatchError(
+            f"{key}: expected {leaf.dtype}, as in observation_space, got {frame.dtype}"
+        )
+
+
+def _is_nested(space: gymnasium.Space) -> bool:
+    return isinstance(space, (spaces.Dict, spaces.Tuple))
+
+
+def _values(leaf: Leaf, array: np.ndarray) -> list[Any]:
+    """Returns the rows of an array as values of the leaf's space."""
+    if isinstance(leaf.space, spaces.Discrete):
+        return array.tolist()
+    array = array.copy()  # An environment may write into its action; `last_action` is the array.
+    return [array[row, ...] for row in range(len(array))]

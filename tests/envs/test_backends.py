@@ -1,0 +1,341 @@
+"""Seeds, options, failures and refusals of the environments behind `GymEnv`."""
+
+from contextlib import closing
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs import GymEnv, GymEnvInf
+from rlbatch.errors import DtypeMismatchError, KeyMismatchError, ShapeError
+from rlbatch.seeding import env_seeds, process_seeds
+from tests.helpers import BACKENDS, CountingGym, FailingGym, gym_env
+
+pytestmark = [
+    # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
+    pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning"),
+    # Gymnasium warns of each error in a child before it raises it.
+    pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning"),
+]
+
+
+def actions(*values):
+    return DictTensor({"action": torch.tensor(values)})
+
+
+def run(env, n_steps):
+    """Steps all environments with action 0, after a reset where none runs."""
+    _, running = env.reset()
+    for _ in range(n_steps):
+        if not len(running):
+            _, running = env.reset()
+        _, (_, running) = env.step(DictTensor({"action": torch.zeros_like(running)}))
+
+
+# --- Seeds ---
+
+
+@pytest.mark.parametrize("make_env", [GymEnv, GymEnvInf])
+def test_seeds_are_used_verbatim_in_the_first_reset_only(make_env):
+    envs = [CountingGym(length=2) for _ in range(2)]
+    env = make_env(envs, seed=[7, 0])
+    run(env, 5)
+    env.reset()
+    for own, first in zip(envs, [7, 0], strict=True):
+        assert own.seeds[0] == first
+        assert own.seeds[1:] == [None] * (len(own.seeds) - 1)
+        assert len(own.seeds) >= 4
+
+
+def test_an_int_seeds_every_environment_differently_and_zero_is_a_seed():
+    envs = [CountingGym() for _ in range(4)]
+    GymEnv(envs, seed=0).reset()
+    assert [env.seeds for env in envs] == [[seed] for seed in env_seeds(0, 4)]
+    assert len(set(env_seeds(0, 4))) == 4
+
+
+def test_without_a_seed_nothing_is_seeded():
+    envs = [CountingGym() for _ in range(2)]
+    GymEnv(envs).reset()
+    assert [env.seeds for env in envs] == [[None], [None]]
+
+
+def test_environments_have_the_same_seeds_however_they_are_split_over_processes():
+    together = [CountingGym() for _ in range(4)]
+    GymEnv(together, seed=process_seeds(3, 1)[0]).reset()
+    apart = [CountingGym() for _ in range(4)]
+    for process, seed in enumerate(process_seeds(3, 2)):
+        GymEnv(apart[2 * process : 2 * process + 2], seed=seed).reset()
+    assert [env.seeds for env in apart] == [env.seeds for env in together]
+
+
+def test_a_vector_environment_gets_the_seeds_that_a_list_gets():
+    vector = SyncVectorEnv([CountingGym] * 3)
+    env = GymEnv(vector, seed=3)
+    env.reset()
+    env.reset()
+    assert [own.seeds for own in vector.envs] == [[seed, None] for seed in env_seeds(3, 3)]
+
+
+def test_a_wrong_number_of_seeds_is_refused():
+    with pytest.raises(ValueError, match="expected 2 seeds, one per environment, got 3"):
+        GymEnv([CountingGym(), CountingGym()], seed=[1, 2, 3])
+
+
+def test_a_first_reset_that_failed_leaves_the_seeds_to_the_next():
+    env = FailingGym(at_reset=0)
+    vec_env = GymEnv([env], seed=[7])
+    with pytest.raises(RuntimeError):
+        vec_env.reset()
+    env.at_reset = None
+    vec_env.reset()
+    assert env.seeds == [7]
+
+
+# --- Options ---
+
+
+def test_each_environment_gets_its_row_of_env_info_at_every_reset():
+    envs = [CountingGym(length=1), CountingGym(length=2)]
+    env = GymEnvInf(envs)
+    env.reset(DictTensor({"level": torch.tensor([3, 4]), "wind": torch.tensor([[0.5], [1.5]])}))
+    for _ in range(2):
+        env.step(actions(0, 0))
+    assert envs[0].options == [{"level": 3, "wind": [0.5]}] * 3
+    assert envs[1].options == [{"level": 4, "wind": [1.5]}] * 2
+    env.reset(DictTensor({"level": torch.tensor([5, 6])}))
+    env.step(actions(0, 0))
+    assert envs[0].options[3:] == [{"level": 5}] * 2
+    env.reset()
+    env.step(actions(0, 0))
+    assert envs[0].options[5:] == [None] * 2
+
+
+def test_an_environment_that_takes_its_options_out_finds_them_again_after_an_auto_reset():
+    class Takes(CountingGym):
+        def reset(self, *, seed=None, options=None):
+            self.levels.append(options.pop("level"))
+            return super().reset(seed=seed)
+
+    env = Takes(length=1)
+    env.levels = []
+    vec_env = GymEnvInf([env])
+    vec_env.reset(DictTensor({"level": torch.tensor([3])}))
+    vec_env.step(actions(0))
+    assert env.levels == [3, 3]
+
+
+def test_env_info_needs_one_row_per_environment():
+    with pytest.raises(ShapeError, match="env_info: expected 1 rows, got 2"):
+        GymEnv([CountingGym()]).reset(DictTensor({"level": torch.tensor([3, 4])}))
+
+
+def test_env_info_for_a_vector_environment_is_refused():
+    env = GymEnv(SyncVectorEnv([CountingGym]))
+    with pytest.raises(ValueError, match=r"env_info: expected none .* got \['level'\]"):
+        env.reset(DictTensor({"level": torch.tensor([3])}))
+    env.reset(DictTensor())
+
+
+# --- Failures ---
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("failure", [{"at_reset": 0}, {"at_reset": 1}, {"at_step": 1}], ids=str)
+def test_an_exception_carries_the_number_of_the_environment(backend, failure):
+    # Environment 1 fails: in the first reset, in the reset after its episode, or in a step.
+    makers = [CountingGym, partial(FailingGym, **failure, length=2), CountingGym]
+    with closing(GymEnvInf(gym_env(backend, makers))) as env:
+        with pytest.raises(RuntimeError, match="failed on purpose") as caught:
+            run(env, 3)
+    assert caught.value.environment == 1
+    assert caught.value.__notes__ == ["(in environment 1 of this batch)"]
+
+
+def test_the_number_of_a_failing_environment_counts_those_that_have_ended():
+    env = GymEnv([CountingGym(length=1), CountingGym(), FailingGym(at_step=1)])
+    with pytest.raises(RuntimeError) as caught:
+        run(env, 2)
+    assert caught.value.environment == 2
+
+
+def test_an_exception_of_the_vector_environment_itself_carries_no_number():
+    vector = SyncVectorEnv([CountingGym] * 2)
+    env = GymEnv(vector)
+    vector.close = vector.reset = lambda **_: 1 / 0
+    with pytest.raises(ZeroDivisionError) as caught:
+        env.reset()
+    assert not hasattr(caught.value, "environment")
+
+
+def test_close_closes_every_environment_even_if_one_raises():
+    class Raises(CountingGym):
+        def close(self):
+            super().close()
+            raise RuntimeError("failed on purpose")
+
+    envs = [CountingGym(), Raises(), CountingGym()]
+    with pytest.raises(RuntimeError, match="failed on purpose"):
+        GymEnv(envs).close()
+    assert [env.closed for env in envs] == [True, True, True]
+
+
+def test_close_closes_a_vector_environment():
+    vector = SyncVectorEnv([CountingGym] * 2)
+    GymEnv(vector).close()
+    assert vector.closed
+
+
+# --- What is refused ---
+
+
+def test_what_is_no_environment_is_refused():
+    with pytest.raises(TypeError, match=r"gym_env: expected a list .* got <.*CountingGym"):
+        GymEnv(CountingGym())
+    with pytest.raises(TypeError, match=r"gym_env\[1\]: expected a gymnasium.Env, got 3"):
+        GymEnv([CountingGym(), 3])
+    with pytest.raises(ValueError, match="gym_env: expected at least one environment"):
+        GymEnv([])
+
+
+def test_one_environment_twice_in_the_list_is_refused():
+    env = CountingGym()
+    with pytest.raises(ValueError, match=r"gym_env\[2\]: expected another object than gym_env\[0"):
+        GymEnv([env, CountingGym(), env])
+
+
+@pytest.mark.parametrize("name", ["observation_space", "action_space"])
+def test_spaces_that_differ_are_named(name):
+    envs = [CountingGym() for _ in range(3)]
+    setattr(envs[2], name, spaces.Discrete(9))
+    with pytest.raises(ValueError, match=rf"gym_env\[2\].{name}: .*gym_env\[0\], got Discrete\(9"):
+        GymEnv(envs)
+
+
+def test_an_observation_with_a_reserved_name_is_refused():
+    env = CountingGym()
+    env.observation_space = spaces.Dict({"reward": spaces.Discrete(2)})
+    with pytest.raises(KeyMismatchError, match="observation_space: .* got reward"):
+        GymEnv([env])
+
+
+class Returns(CountingGym):
+    """Returns something else than its space has."""
+
+    def __init__(self, value):
+        super().__init__()
+        self.value = value
+
+    def _observe(self):
+        return self.value
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (np.zeros(1, np.int64), ShapeError, r"frame: expected shape \(3,\), .* got \(1,\)"),
+        (np.int64(1), ShapeError, r"frame: expected shape \(3,\), .* got \(\)"),
+        (np.zeros(3), DtypeMismatchError, "frame: expected int64, .* got float64"),
+    ],
+)
+def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(value, error, message):
+    with pytest.raises(error, match=message) as caught:
+        GymEnv([CountingGym(), Returns(value)]).reset()
+    assert caught.value.environment == 1
+
+
+def test_an_asynchronous_environment_that_loses_steps_is_refused():
+    # Gymnasium's worker keeps the flag of a pending reset there, and swallows the step after it.
+    for mode in AutoresetMode:
+        vector = AsyncVectorEnv(
+            [CountingGym] * 2, shared_memory=False, autoreset_mode=mode, context="fork"
+        )
+        if mode is AutoresetMode.NEXT_STEP:
+            with pytest.raises(ValueError, match="got shared_memory=False"):
+                GymEnv(vector)
+            vector.close()
+            continue
+        with closing(GymEnv(vector)) as env:
+            run(env, 3)
+            env.reset()
+            (after, _), _ = env.step(actions(0, 0))
+            assert after["frame"][:, 2].tolist() == [1, 1]
+
+
+# --- Vector environments of one's own ---
+
+
+class OwnVector(VectorEnv):
+    """Counts in NumPy; returns terminal observations in one array, or nowhere."""
+
+    def __init__(self, nested, tells=True, low=5):
+        self.num_envs, self.nested, self.tells = 2, nested, tells
+        space = spaces.Box(0, 100, (), np.float32)
+        self.single_observation_space = spaces.Dict({"n": space}) if nested else space
+        self.single_action_space = spaces.Box(low, low + 1, (1,), np.float64)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+        self.lengths = np.array([2, 3])
+
+    def reset(self, *, seed=None, options=None):
+        self.count = np.zeros(2)
+        return self.observe(), {}
+
+    def step(self, batch):
+        assert batch.dtype == np.float64
+        assert np.all((batch >= self.single_action_space.low) & (batch.shape == (2, 1)))
+        self.count += 1
+        done = self.count == self.lengths
+        info = {"final_obs": self.observe()} if done.any() and self.tells else {}
+        self.count[done] = 0
+        reward = np.array([1, 2], np.int64)
+        return self.observe(), reward, done, np.zeros(2, bool), info
+
+    def observe(self):
+        return {"n": self.count.copy()} if self.nested else self.count.copy()
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_terminal_observations_in_one_array_are_understood(nested):
+    key = "n" if nested else "frame"
+    env = GymEnvInf(OwnVector(nested))
+    env.reset()
+    seen, acted_on = [], []
+    for _ in range(6):
+        (after, _), (following, _) = env.step(actions([5], [6]))
+        seen.append(after[key].tolist())
+        acted_on.append(following[key].tolist())
+        assert after["reward"].tolist() == [1, 2]
+    assert after[key].dtype == torch.float32  # As the space has it; the array is float64.
+    assert seen == [[1, 1], [2, 2], [1, 3], [2, 1], [1, 2], [2, 3]]
+    assert acted_on == [[1, 1], [0, 2], [1, 0], [0, 1], [1, 2], [0, 0]]
+
+
+def test_environments_that_have_ended_act_within_the_action_space():
+    # OwnVector asserts it: 0 is not in its action space.
+    env = GymEnv(OwnVector(nested=False))
+    env.reset()
+    env.step(actions([5], [5]))
+    env.step(actions([5], [5]))
+    (after, ran), (_, running) = env.step(actions([6]))
+    assert ran.tolist() == [1]
+    assert after["done"].tolist() == [True]
+    assert running.tolist() == []
+
+
+def test_a_terminal_observation_that_is_not_told_is_an_error():
+    env = GymEnvInf(OwnVector(nested=False, tells=False))
+    env.reset()
+    env.step(actions([5], [5]))
+    with pytest.raises(KeyMismatchError, match=r"final_obs: expected in the info of a step"):
+        env.step(actions([5], [5]))
+
+
+def test_a_wrapped_vector_environment_is_seeded_as_the_one_inside():
+    inner = SyncVectorEnv([CountingGym] * 2)
+    GymEnv(gymnasium.wrappers.vector.RecordEpisodeStatistics(inner), seed=[8, 9]).reset()
+    assert [env.seeds for env in inner.envs] == [[8], [9]]

@@ -1,0 +1,449 @@
+"""`check_env` passes what keeps the contract, and names the clause that is broken."""
+
+import logging
+from contextlib import closing
+from functools import partial
+
+import pytest
+import torch
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs import GymEnv, GymEnvInf, VecEnv, check_env
+from rlbatch.errors import EnvContractError
+from tests.helpers import BACKENDS, CountingEnv, CountingGym, NestedGym, gym_env
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_an_environment_that_keeps_the_contract_passes(autoreset, device):
+    report = check_env(CountingEnv([1, 2, 5], autoreset=autoreset, device=device), n_steps=30)
+    assert report.n_steps == 30
+    # Environments 0 and 2 terminate, 1 is truncated. Together they run 5 steps, then all reset;
+    # or each goes on by itself, and an episode of n steps ends 30 / n times.
+    expected = (30 // 5 * 2, 30 // 5) if not autoreset else (30 + 30 // 5, 30 // 2)
+    assert (report.n_terminated, report.n_truncated) == expected
+
+
+@pytest.mark.parametrize("make_env", [GymEnv, GymEnvInf])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gymnasium_environments_keep_the_contract(make_env, backend):
+    makers = [partial(CountingGym, n, length=n + 1, truncates=n == 1) for n in range(3)]
+    with closing(make_env(gym_env(backend, makers), seed=0)) as env:
+        report = check_env(env, n_steps=24)
+    assert report.n_terminated >= 8
+    assert report.n_truncated >= 4
+
+
+@pytest.mark.parametrize("make_env", [GymEnv, GymEnvInf])
+@pytest.mark.parametrize("backend", ["list", "sync-NEXT_STEP", "sync-SAME_STEP", "sync-DISABLED"])
+def test_nested_environments_keep_the_contract(make_env, backend):
+    report = check_env(make_env(gym_env(backend, [NestedGym] * 2), seed=0), n_steps=12)
+    assert report.n_terminated >= 4
+
+
+def test_an_episode_that_ends_in_both_ways_counts_as_terminated():
+    class Both(GymEnv):
+        def step(self, action):
+            (after, ran), (following, running) = super().step(action)
+            after["truncated"].copy_(after["terminated"])
+            return (after, ran), (following, running)
+
+    assert check_env(Both([CountingGym(length=2)]), n_steps=8) == (8, 4, 0)
+
+
+def test_a_check_that_saw_no_episode_end_says_so(caplog):
+    with caplog.at_level(logging.WARNING, logger="rlbatch.envs.check"):
+        report = check_env(CountingEnv([10]), n_steps=9)
+    assert report == (9, 0, 0)
+    assert caplog.messages == ["check_env: no episode ended in 9 steps; take more"]
+    caplog.clear()
+    check_env(CountingEnv([9]), n_steps=9)
+    assert caplog.messages == []
+
+
+def test_the_same_actions_are_drawn_in_every_check():
+    def drawn():
+        env = CountingGym(length=5)
+        check_env(GymEnv([env]), n_steps=20)
+        return env.actions
+
+    assert drawn() == drawn()
+    assert set(drawn()) == {0, 1}
+
+
+def test_actions_may_be_given_by_a_function():
+    env = CountingEnv([3, 4], autoreset=True)
+    env.action_space = None
+    seen = []
+
+    def sample(n):
+        seen.append(n)
+        return DictTensor({"action": torch.ones(n, dtype=torch.int64)})
+
+    check_env(env, n_steps=5, sample_action=sample)
+    assert seen == [2] * 5
+    with pytest.raises(ValueError, match="sample_action: expected a function"):
+        check_env(env)
+
+
+def test_an_environment_without_spaces_is_checked_without_them():
+    env = CountingEnv([2])
+    env.observation_space = None
+    assert check_env(env, n_steps=4).n_terminated == 2
+
+
+KINDS = {
+    "ends": lambda: CountingEnv([2, 3, 5]),
+    "resets": lambda: CountingEnv([2, 3, 5], autoreset=True),
+    "resets late": lambda: GymEnvInf(
+        SyncVectorEnv(
+            [
+                partial(CountingGym, number, length, truncates=number == 1)
+                for number, length in enumerate([2, 3, 5])
+            ],
+            autoreset_mode=AutoresetMode.NEXT_STEP,
+        )
+    ),
+}
+
+
+class Saboteur(VecEnv):
+    """A right environment with one fault.
+
+    Args:
+        env: The right one.
+        sabotage: Takes this environment, what is returned (`reset`, or `after` and `following` of
+            a step), an observation and `running`; may write into both; returns them.
+    """
+
+    def __init__(self, env, sabotage):
+        self.env, self.sabotage = env, sabotage
+        self.autoreset, self.action_space = env.autoreset, env.action_space
+        self.observation_space = env.observation_space
+
+    def n_envs(self):
+        return self.env.n_envs()
+
+    def reset(self, env_info=None):
+        observation, running = self.env.reset(env_info)
+        return self.sabotage(self, "reset", observation.clone(), running.clone())
+
+    def step(self, action):
+        after, following = ((o.clone(), r.clone()) for o, r in self.env.step(action))
+        return self.sabotage(self, "after", *after), self.sabotage(self, "following", *following)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saboteur_without_a_fault_passes(kind):
+    env = Saboteur(KINDS[kind](), lambda env, when, observation, running: (observation, running))
+    report = check_env(env, n_steps=30)
+    assert report.n_terminated >= 8
+    assert report.n_truncated >= 5
+
+
+FAULTS = []
+
+
+def breaks(clause, kinds=tuple(KINDS)):
+    """Registers a fault, and the clause that has to be named, for some kinds of environments."""
+
+    def register(sabotage):
+        for kind in kinds:
+            FAULTS.append(pytest.param(sabotage, kind, clause, id=f"{sabotage.__name__}-{kind}"))
+        return sabotage
+
+    return register
+
+
+def with_key(observation, key, tensor):
+    return DictTensor({**dict(observation.items()), key: tensor})
+
+
+# --- Forms ---
+
+
+@breaks("reset: returns pairs of a DictTensor and a tensor")
+def observations_are_dicts(env, when, observation, running):
+    return dict(observation.items()), running
+
+
+@breaks("reset: returns pairs of a DictTensor and a tensor")
+def running_is_a_list(env, when, observation, running):
+    return observation, running.tolist()
+
+
+@breaks("step: returns pairs of a DictTensor and a tensor")
+def the_second_pair_is_an_observation_alone(env, when, observation, running):
+    return observation if when == "following" else (observation, running)
+
+
+@breaks(r"reset: running is int64 \[B\]")
+def running_is_int32(env, when, observation, running):
+    return observation, running.int()
+
+
+@breaks(r"step: running is int64 \[B\]")
+def running_has_two_dimensions(env, when, observation, running):
+    return observation, running[:, None] if when == "following" else running
+
+
+@breaks("step: running is on env.device")
+def running_is_elsewhere(env, when, observation, running):
+    return observation, running.to("meta") if when == "after" else running
+
+
+@breaks("step: running ascends")
+def running_descends(env, when, observation, running):
+    return observation, running.flip(0) if when == "after" else running
+
+
+@breaks("reset: observations are on env.device: frame")
+def observations_are_elsewhere(env, when, observation, running):
+    return observation.to("meta"), running
+
+
+@breaks(r"step: observations have one row per running environment \(3\): frame")
+def a_row_is_missing(env, when, observation, running):
+    return observation.index([0, 1]) if when == "after" else observation, running
+
+
+@breaks("reset: observations hold reward")
+def a_key_is_missing(env, when, observation, running):
+    return observation.get(key for key in observation if key != "reward"), running
+
+
+@breaks("reset: observations hold last_action")
+def last_action_is_missing(env, when, observation, running):
+    return observation.get(key for key in observation if key != "last_action"), running
+
+
+@breaks("observations hold frame of the space")
+def frame_is_missing(env, when, observation, running):
+    return observation.get(key for key in observation if key != "frame"), running
+
+
+@breaks(r"frame is \(\(3,\), torch.int64\), as in observation_space: .* torch.float32\)")
+def frame_has_another_dtype_than_its_space(env, when, observation, running):
+    return with_key(observation, "frame", observation["frame"].float()), running
+
+
+@breaks(r"frame is \(\(3,\), torch.int64\), as in observation_space: .* got \(\(2,\), ")
+def frame_has_another_shape_than_its_space(env, when, observation, running):
+    return with_key(observation, "frame", observation["frame"][:, :2]), running
+
+
+@breaks(r"reset: reward is torch.float32 \[B\]: .* got \(torch.float64")
+def reward_is_float64(env, when, observation, running):
+    return with_key(observation, "reward", observation["reward"].double()), running
+
+
+@breaks(r"reset: done is torch.bool \[B\]: .* got \(torch.bool, \(3, 1\)\)")
+def done_has_two_dimensions(env, when, observation, running):
+    return with_key(observation, "done", observation["done"][:, None]), running
+
+
+@breaks("step: keys, shapes and dtypes stay as in the first reset")
+def a_key_comes_later(env, when, observation, running):
+    extra = DictTensor({"extra": observation["reward"]} if when == "after" else {})
+    return observation + extra, running
+
+
+@breaks("step: keys, shapes and dtypes stay as in the first reset")
+def a_dtype_changes_later(env, when, observation, running):
+    if when == "following":
+        observation = with_key(observation, "frame", observation["frame"].int())
+    return observation, running
+
+
+# --- Memory ---
+
+
+@breaks("step: does not write into the observation of before: frame", ["resets", "resets late"])
+def observations_are_one_memory(env, when, observation, running):
+    if when != "after":
+        return observation, running
+    if not hasattr(env, "memory"):
+        env.memory = observation["frame"]
+    env.memory.copy_(observation["frame"])
+    return with_key(observation, "frame", env.memory), running
+
+
+@breaks("step: does not write into the running of before", ["ends"])
+def running_is_one_memory(env, when, observation, running):
+    if when == "reset":
+        env.memory = running
+    elif when == "following":
+        env.memory[: len(running)] = running
+        return observation, env.memory[: len(running)]
+    return observation, running
+
+
+# --- Flags and counts ---
+
+
+def writes(when, clause, **values):
+    """Registers the fault of values that are written over those of the first row."""
+
+    def sabotage(env, now, observation, running):
+        for key, value in values.items():
+            if now == when or (when == "step" and now != "reset"):
+                observation[key][:1] = value
+        return observation, running
+
+    sabotage.__name__ = f"{when}_{'_'.join(values)}"
+    breaks(clause)(sabotage)
+
+
+writes("reset", "reset: initial_state is True", initial_state=False)
+writes("reset", "reset: reward of a first observation is 0", reward=1)
+writes("reset", "reset: done of a first observation is 0", done=True, terminated=True)
+writes("reset", "reset: done of a first observation is 0", done=True, truncated=True)
+writes("reset", "reset: episode_return of a first observation is 0", episode_return=1)
+writes("reset", "reset: episode_length of a first observation is 0", episode_length=1)
+writes("reset", "reset: last_action of a first observation is 0", last_action=1)
+writes("reset", "reset: done is terminated or truncated", terminated=True)
+writes("after", "step: done is terminated or truncated", done=True)
+writes("after", "step: done is terminated or truncated", truncated=True)
+writes("step", "step: initial_state is False", initial_state=True)
+writes("step", "step: episode_length counts the steps of the episode", episode_length=4)
+writes("step", "step: episode_return sums the rewards of the episode", episode_return=4)
+writes("step", "step: episode_return sums the rewards of the episode", reward=4)
+writes("following", "step: both pairs have the same frame, except for a first obs", frame=77)
+writes("following", "step: both pairs have the same initial_state", initial_state=True)
+
+
+@breaks("step: last_action is the action that led to the observation")
+def last_action_is_another(env, when, observation, running):
+    if when != "reset":
+        observation["last_action"].bitwise_xor_(1)
+    return observation, running
+
+
+# --- Who runs on, and what follows an end ---
+
+
+@breaks("reset: all environments run, in order")
+def a_reset_leaves_one_out(env, when, observation, running):
+    return (observation.index([0, 1]), running[:2]) if when == "reset" else (observation, running)
+
+
+@breaks("step: the first pair has all that ran")
+def the_first_pair_leaves_one_out(env, when, observation, running):
+    return (observation.index([0]), running[:1]) if when == "after" else (observation, running)
+
+
+@breaks("step: with autoreset all environments run on", ["resets", "resets late"])
+def an_ended_one_is_left_out(env, when, observation, running):
+    if when == "following":
+        rows = torch.nonzero(~observation["initial_state"] & ~observation["done"])[:, 0]
+        return observation.index(rows), running[rows]
+    return observation, running
+
+
+@breaks("step: those whose episode is not done run on, no others", ["ends"])
+def an_ended_one_runs_on(env, when, observation, running):
+    if when == "after":
+        env.after = observation, running
+    return env.after if when == "following" else (observation, running)
+
+
+@breaks("step: those whose episode is not done run on, no others", ["ends"])
+def one_stops_before_its_end(env, when, observation, running):
+    if when == "following" and len(running) == 3:
+        return observation.index([0, 1]), running[:2]
+    return observation, running
+
+
+@breaks("step: initial_state is False", ["resets"])
+def a_terminal_observation_is_that_of_the_next_episode(env, when, observation, running):
+    if when == "after":
+        env.after = observation
+    elif when == "following":
+        env.after.copy_(observation, *2 * [torch.nonzero(observation["initial_state"])[:, 0]])
+    return observation, running
+
+
+@breaks("step: both pairs have the same", ["resets"])
+def a_first_observation_is_not_marked(env, when, observation, running):
+    if when == "following":
+        observation["initial_state"][:] = False
+    return observation, running
+
+
+def goes_on(key):
+    def sabotage(env, when, observation, running):
+        if when == "following":
+            observation[key][observation["initial_state"]] = 1
+        return observation, running
+
+    sabotage.__name__ = f"{key}_goes_on_after_a_reset"
+    breaks(f"step that resets: {key} of a first observation is 0", ["resets"])(sabotage)
+
+
+for _key in ("reward", "episode_return", "episode_length", "last_action"):
+    goes_on(_key)
+
+
+@breaks("step after a last one that did not reset: initial_state is True", ["resets late"])
+def a_late_reset_is_not_marked(env, when, observation, running):
+    observation["initial_state"][:] &= when == "reset"
+    return observation, running
+
+
+@breaks("step after a last one that did not reset: reward of a first obs.* is 0", ["resets late"])
+def a_late_reset_has_a_reward(env, when, observation, running):
+    if when != "reset":
+        observation["reward"][observation["initial_state"]] = 1
+    return observation, running
+
+
+@pytest.mark.parametrize(("sabotage", "kind", "clause"), FAULTS)
+def test_a_broken_clause_is_named(sabotage, kind, clause):
+    with pytest.raises(EnvContractError, match=f"^{clause}"):
+        check_env(Saboteur(KINDS[kind](), sabotage), n_steps=30)
+
+
+# --- Faults in how calls are taken ---
+
+
+def test_an_environment_that_takes_no_other_keys_is_named():
+    class Strict(CountingEnv):
+        def step(self, action):
+            if list(action) != ["action"]:
+                raise KeyError("unknown")
+            return super().step(action)
+
+    with pytest.raises(EnvContractError, match="step: takes actions, and ignores other keys") as e:
+        check_env(Strict([2]))
+    assert isinstance(e.value.__cause__, KeyError)
+
+
+@pytest.mark.parametrize("error", [None, IndexError])
+def test_an_environment_that_takes_a_step_when_none_runs_is_named(error):
+    class Lenient(CountingEnv):
+        def step(self, action):
+            if not len(self.running):
+                if error is not None:
+                    raise error
+                return (DictTensor(), self.running), (DictTensor(), self.running)
+            return super().step(action)
+
+    clause = "step: raises CallOrderError when no environment runs"
+    with pytest.raises(EnvContractError, match=clause):
+        check_env(Lenient([2]))
+
+
+def test_an_environment_that_returns_one_pair_is_named():
+    class OnePair(CountingEnv):
+        def step(self, action):
+            return (super().step(action)[0],)
+
+    with pytest.raises(EnvContractError, match="step: returns two pairs: expected so, got 1"):
+        check_env(OnePair([2]))
+
+
+def test_no_environments_at_all_are_named():
+    with pytest.raises(EnvContractError, match="n_envs is at least 1: expected so, got 0"):
+        check_env(CountingEnv([]))

@@ -1,0 +1,352 @@
+"""Replaying equals acting, and the device checker is invisible until a device is wrong."""
+
+import pickle
+
+import pytest
+import torch
+
+from rlbatch import (
+    DeviceMismatchError,
+    DictTensor,
+    RL_Agent,
+    RL_Agent_CheckDevice,
+    RL_Batcher,
+    TemporalDictTensor,
+    Trajectories,
+    masked_dicttensor,
+    replay_agent,
+    replay_agent_stateless,
+)
+from rlbatch.envs import DeviceEnv
+from tests.helpers import CountingEnv
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+
+
+def sample(logits, generator=None):
+    action = torch.distributions.Categorical(logits=logits).sample()
+    return action, torch.log_softmax(logits, 1).gather(1, action[:, None]).squeeze(1)
+
+
+class FeedForward(RL_Agent):
+    """Samples actions; when replayed, gives the log-probability of the stored one."""
+
+    def __init__(self):
+        torch.manual_seed(0)
+        self.model = torch.nn.Sequential(
+            torch.nn.Linear(3, 16), torch.nn.Tanh(), torch.nn.Linear(16, 2)
+        )
+
+    def update(self, state_dict):
+        self.model.load_state_dict(state_dict)
+
+    def features(self, state, observation, history):
+        return observation["frame"].float() / 10, state
+
+    def __call__(self, state, observation, agent_info, history=None):
+        features, state = self.features(state, observation, history)
+        logits = self.model(features)
+        action, log_prob = sample(logits)
+        return DictTensor({"action": action, "log_prob": log_prob, "logits": logits}), state
+
+
+class Recurrent(FeedForward):
+    """A GRU cell in front, whose state starts anew with each episode."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell = torch.nn.GRUCell(3, 3)
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"h": torch.zeros(B, 3)})
+
+    def features(self, state, observation, history):
+        fresh = self.initial_state(None, observation.n_elems())
+        state = masked_dicttensor(state, fresh, observation["initial_state"])
+        h = self.cell(observation["frame"].float() / 10, state["h"])
+        return h, DictTensor({"h": h})
+
+
+class Historian(FeedForward):
+    """Averages the frames of the slot so far, and the actions."""
+
+    def require_history(self):
+        return True
+
+    def features(self, state, observation, history):
+        frames = torch.cat([history["observation/frame"], observation["frame"][:, None]], 1)
+        features = frames.float().mean(1) / 10
+        if "action/action" in history:
+            features = features + history["action/action"].float().mean(1, keepdim=True)
+        return features, state
+
+
+def acquire(create_agent, autoreset, n_slots=2):
+    """Returns successive trajectories; episodes end inside, and at the edge of, slots."""
+    lengths = [3, 5, 2, 8, 13]
+    batcher = RL_Batcher(
+        5, create_agent, {}, lambda seed: CountingEnv(lengths, autoreset), {}, 0, seeds=0
+    )
+    with batcher:
+        batcher.reset()
+        for _ in range(n_slots):
+            batcher.execute()
+            yield batcher.get()[0]
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+@pytest.mark.parametrize("create_agent", [FeedForward, Recurrent, Historian])
+def test_a_replay_gives_the_log_probabilities_and_states_of_the_acquisition(
+    create_agent, autoreset
+):
+    agent = create_agent()
+    seen_padding = False
+    for trajectories in acquire(create_agent, autoreset):
+        steps = trajectories.trajectories
+        replayed = replay_agent(agent, trajectories)
+        assert torch.equal(replayed.lengths, steps.lengths)
+        mask = steps.mask(torch.bool)
+        seen_padding |= not mask.all()
+        log_prob = torch.log_softmax(replayed["logits"], 2)
+        log_prob = log_prob.gather(2, steps["action/action"][..., None]).squeeze(2)
+        stored = steps["action/log_prob"]
+        torch.testing.assert_close(log_prob[mask], stored[mask], rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            replayed["logits"][mask], steps["action/logits"][mask], rtol=0, atol=1e-6
+        )
+    assert seen_padding != autoreset
+
+
+def test_a_replayed_state_is_the_state_that_the_next_slot_starts_from():
+    first, second = acquire(Recurrent, autoreset=True)
+    agent, state = Recurrent(), None
+    for t in range(5):
+        _, state = agent.call_replay(first, t, state)
+    stored = second.info["agent_state/h"]
+    torch.testing.assert_close(state["h"], stored, rtol=0, atol=1e-6)
+    assert stored.abs().min() > 0
+
+
+def test_gradients_flow_through_a_replay():
+    agent = Recurrent()
+    (trajectories,) = acquire(Recurrent, True, n_slots=1)
+    replay_agent(agent, trajectories)["logits"].square().sum().backward()
+    for parameter in (*agent.model.parameters(), *agent.cell.parameters()):
+        assert parameter.grad.abs().sum() > 0
+
+
+def test_a_replay_ends_with_the_longest_trajectory():
+    info = DictTensor()
+    frames = torch.zeros(2, 9, 3, dtype=torch.int64)
+    steps = TemporalDictTensor({"observation/frame": frames}, torch.tensor([2, 4]))
+    assert replay_agent(FeedForward(), Trajectories(info, steps))["logits"].shape == (2, 4, 2)
+
+
+def test_a_stateless_replay_calls_the_method_once_with_everything():
+    class AllAtOnce(FeedForward):
+        def replay(self, trajectories):
+            steps = trajectories.trajectories
+            logits = self.model(steps["observation/frame"].float() / 10)
+            return TemporalDictTensor({"logits": logits}, steps.lengths)
+
+    (trajectories,) = acquire(AllAtOnce, False, n_slots=1)
+    whole = replay_agent_stateless(AllAtOnce(), trajectories, "replay")
+    by_step = replay_agent(AllAtOnce(), trajectories)
+    torch.testing.assert_close(whole["logits"], by_step["logits"])
+
+
+def test_the_replay_of_agent_info_is_where_the_agent_says():
+    class Reader(FeedForward):
+        def __call__(self, state, observation, agent_info, history=None):
+            assert agent_info["epsilon"].device == torch.device(self.info_device)
+            return super().__call__(state, observation, agent_info, history)
+
+    info = DictTensor({"agent_info/epsilon": torch.zeros(2)})
+    frames = {"observation/frame": torch.zeros(2, 3, 3)}
+    trajectories = Trajectories(info, TemporalDictTensor(frames))
+    agent = Reader()
+    agent.call_replay(trajectories, 0, None)
+    agent.info_device = "meta"
+    agent.call_replay(trajectories, 0, None)
+
+
+# --- The checker. `meta` is a second device on a machine that has only a CPU. ---
+
+
+class Chatty(FeedForward):
+    """An agent with everything a checker has to forward."""
+
+    threshold = 3
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def seed(self, seed):
+        self.calls.append(("seed", seed))
+
+    def close(self):
+        self.calls.append(("close",))
+
+    def update(self, info):
+        self.calls.append(("update", info))
+
+    def own_replay(self, trajectories, t, state):
+        self.calls.append(("own_replay", t))
+        return self.call_replay(trajectories, t, state)
+
+    def helper(self, x, y=2):
+        """Adds."""
+        return x + y
+
+
+def test_the_checker_forwards_everything():
+    agent = Chatty()
+    checked = RL_Agent_CheckDevice(agent, "cpu")
+    assert isinstance(checked, RL_Agent)
+    checked.seed(7)
+    checked.update({"a": 1})
+    checked.close()
+    assert agent.calls == [("seed", 7), ("update", {"a": 1}), ("close",)]
+    assert checked.calls is agent.calls
+    assert checked.model is agent.model
+    assert checked.threshold == 3
+    assert checked.helper(1, y=5) == 6
+    assert checked.helper.__doc__ == "Adds."
+    checked.threshold = 4
+    assert agent.threshold == 4
+    agent.info_device = "meta"
+    assert checked.info_device == "meta"
+    with pytest.raises(AttributeError, match="nothing"):
+        checked.nothing  # noqa: B018
+    assert pickle.loads(pickle.dumps(checked)).threshold == 4
+
+
+@pytest.mark.parametrize("create_agent", [FeedForward, Recurrent, Historian])
+def test_a_checked_agent_acquires_and_replays_what_the_bare_one_does(create_agent):
+    bare = list(acquire(create_agent, True))
+    checked = list(acquire(lambda: RL_Agent_CheckDevice(create_agent(), "cpu"), True))
+    for a, b in zip(bare, checked, strict=True):
+        for key in a.trajectories:
+            assert torch.equal(a.trajectories[key], b.trajectories[key]), key
+        first = replay_agent(create_agent(), a)
+        second = replay_agent(RL_Agent_CheckDevice(create_agent(), "cpu"), a)
+        assert torch.equal(first["logits"], second["logits"])
+
+
+def observation(device=CPU, n=2):
+    return DictTensor({"frame": torch.zeros(n, 3, device=device)})
+
+
+class OnMeta(RL_Agent):
+    """Right on meta but for one thing."""
+
+    def __init__(self, wrong):
+        self.wrong = wrong
+        self.model = torch.nn.Linear(1, 1, device="cpu" if wrong == "parameters" else "meta")
+
+    def on(self, name):
+        return "cpu" if self.wrong == name else "meta"
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"memory": torch.zeros(B, device=self.on("initial_state"))})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        action = DictTensor({"logits": torch.zeros(2, 2, device=self.on("action"))})
+        return action, DictTensor({"memory": torch.zeros(2, device=self.on("state"))})
+
+    def update(self, info):
+        if self.wrong == "update":
+            self.model = torch.nn.Linear(1, 1, device="cpu")
+
+    def call_replay(self, trajectories, t, state):
+        return DictTensor({"logits": torch.zeros(2, 2, device=self.on("replay"))}), DictTensor()
+
+    def all_at_once(self, trajectories):
+        logits = torch.zeros(2, 2, 2, device=self.on("own_replay"))
+        return TemporalDictTensor({"logits": logits})
+
+
+def trajectories_on(device):
+    frames = {"observation/frame": torch.zeros(2, 2, 3, device=device)}
+    return Trajectories(DictTensor(), TemporalDictTensor(frames))
+
+
+def walk(agent):
+    """Calls every entry point of an agent."""
+    agent.initial_state(DictTensor(), 2)
+    memory = DictTensor({"memory": torch.zeros(2, device="meta")})
+    agent(memory, observation(META), DictTensor())
+    agent.update(None)
+    agent.call_replay(trajectories_on(META), 0, None)
+    agent.all_at_once(trajectories_on(META))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "stage", "where"),
+    [
+        ("parameters", "initial_state", "parameters/model.weight"),
+        ("initial_state", "initial_state", "state/memory"),
+        ("action", "call", "action/logits"),
+        ("state", "call", "new_state/memory"),
+        ("update", "update", "parameters/model.weight"),
+        ("replay", "call_replay", "output/logits"),
+        ("own_replay", "all_at_once", "output/logits"),
+    ],
+)
+def test_the_checker_names_stage_key_expected_and_found(wrong, stage, where):
+    walk(RL_Agent_CheckDevice(OnMeta(wrong=None), "meta"))
+    with pytest.raises(DeviceMismatchError) as caught:
+        walk(RL_Agent_CheckDevice(OnMeta(wrong), "meta"))
+    error = caught.value
+    assert (error.stage, error.where) == (stage, where)
+    assert (error.expected, error.found) == (META, CPU)
+    assert str(error) == f"{stage}: {where}: expected a tensor on meta, got one on cpu"
+
+
+def test_the_checker_looks_at_what_goes_in():
+    agent = RL_Agent_CheckDevice(FeedForward(), "cpu")
+    infos = {"agent_info": DictTensor({"epsilon": torch.zeros(2, device="meta")})}
+    with pytest.raises(DeviceMismatchError, match="initial_state: agent_info/epsilon"):
+        agent.initial_state(infos["agent_info"], 2)
+    for name, arguments in {
+        "observation/frame": (DictTensor(), observation(META), DictTensor()),
+        "agent_info/epsilon": (DictTensor(), observation(), infos["agent_info"]),
+        "state/frame": (observation(META), observation(), DictTensor()),
+    }.items():
+        with pytest.raises(DeviceMismatchError, match=f"call: {name}: .*cpu.*meta"):
+            agent(*arguments)
+    history = TemporalDictTensor({"observation/frame": torch.zeros(2, 1, 3, device="meta")})
+    with pytest.raises(DeviceMismatchError, match="call: history/observation/frame"):
+        agent(DictTensor(), observation(), DictTensor(), history)
+    with pytest.raises(DeviceMismatchError, match="call_replay: trajectories/observation/frame"):
+        agent.call_replay(trajectories_on(META), 0, None)
+    on_meta = RL_Agent_CheckDevice(OnMeta(None), "meta", info_device="meta")
+    with pytest.raises(DeviceMismatchError, match="agent_info/epsilon: .*meta.*cpu"):
+        on_meta.initial_state(DictTensor({"epsilon": torch.zeros(2)}), 2)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_checker_passes_what_is_right_and_names_what_is_wrong():
+    class OnGpu(FeedForward):
+        def __init__(self, device):
+            super().__init__()
+            self.model.to(device)
+
+        def features(self, state, observation, history):
+            return observation["frame"].float().to(next(self.model.parameters()).device), state
+
+    def create_env(seed):
+        return DeviceEnv(CountingEnv([3, 5]), "cpu", "cuda")
+
+    def run(create_agent):
+        batcher = RL_Batcher(4, create_agent, {}, create_env, {}, 0, seeds=0, device="cuda")
+        with batcher:
+            batcher.reset()
+            batcher.execute()
+            return batcher.get()[0]
+
+    right = run(lambda: RL_Agent_CheckDevice(OnGpu("cuda"), "cuda"))
+    assert right.device() == torch.device("cuda:0")
+    with pytest.raises(DeviceMismatchError, match="parameters/model.0.weight: .*cuda:0.*cpu"):
+        run(lambda: RL_Agent_CheckDevice(OnGpu("cpu"), "cuda"))

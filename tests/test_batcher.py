@@ -1,0 +1,646 @@
+"""What a batcher returns, and when. Faults are in test_batcher_failures.py."""
+
+import os
+import random
+import resource
+import time
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import (
+    CallOrderError,
+    DeviceMismatchError,
+    DictTensor,
+    DtypeMismatchError,
+    KeyMismatchError,
+    RL_Agent,
+    RL_Batcher,
+    ShapeError,
+    SharedMemoryError,
+    Trajectories,
+)
+from rlbatch._slots import free_shared_memory
+from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
+from tests.helpers import CountingEnv, CountingGym, NestedGym
+
+LENGTHS = [3, 5, 2, 7, 4, 1, 6, 9]
+
+
+class CountingAgent(RL_Agent):
+    """An agent whose state counts its steps; it answers with all that it was given."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"count": torch.zeros(B, dtype=torch.int64)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        output = {
+            "action": observation["frame"][:, 0] % 2,
+            "seen": observation["frame"],
+            "count": state["count"],
+        }
+        if "epsilon" in agent_info:
+            output["epsilon"] = agent_info["epsilon"]
+        return DictTensor(output), DictTensor({"count": state["count"] + 1})
+
+
+class RandomAgent(RL_Agent):
+    """An agent that draws from all three global generators."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        n = observation.n_elems()
+        noise = torch.rand(n) + torch.from_numpy(np.random.rand(n)) + random.random()
+        return DictTensor({"action": torch.randint(2, (n,)), "noise": noise}), DictTensor()
+
+
+class LinearAgent(RL_Agent):
+    """An agent with one weight, which it answers with."""
+
+    def __init__(self, weight=1.0):
+        self.model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(self.model.weight, weight)
+
+    def update(self, state_dict):
+        self.model.load_state_dict(state_dict)
+
+    def __call__(self, state, observation, agent_info, history=None):
+        n = observation.n_elems()
+        weight = self.model(torch.ones(n, 1)).squeeze(1)
+        return DictTensor({"action": torch.zeros(n, dtype=torch.int64), "w": weight}), DictTensor()
+
+
+def counting(lengths, autoreset, seed):
+    """Makes CountingEnvs; with a `Seed` their numbers go on over processes."""
+    return CountingEnv(lengths, autoreset, seed=seed)
+
+
+def make_batcher(n_processes=0, lengths=LENGTHS, autoreset=False, n_timesteps=4, **changes):
+    settings = {
+        "n_timesteps": n_timesteps,
+        "create_agent": CountingAgent,
+        "agent_args": {},
+        "create_env": counting,
+        "env_args": {"lengths": lengths, "autoreset": autoreset},
+        "n_processes": n_processes,
+        "seeds": 0,
+    }
+    return RL_Batcher(**{**settings, **changes})
+
+
+def assert_equal(first: Trajectories, second: Trajectories) -> None:
+    """Asserts that two batches are equal bit for bit, padding included."""
+    assert first.info.keys() == second.info.keys()
+    assert first.trajectories.keys() == second.trajectories.keys()
+    assert torch.equal(first.trajectories.lengths, second.trajectories.lengths)
+    for a, b in ((first.info, second.info), (first.trajectories, second.trajectories)):
+        for key in a:
+            assert a[key].dtype == b[key].dtype
+            assert torch.equal(a[key], b[key]), key
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_rows_are_never_mixed_and_episodes_run_on_over_slots(n_processes):
+    """Environment, episode and step are written in each frame, and must agree with the slot."""
+    lengths = LENGTHS if not n_processes else LENGTHS[:4]
+    total = LENGTHS if not n_processes else LENGTHS[:4] * 2
+    with make_batcher(n_processes, lengths) as batcher:
+        for episode in range(2):
+            batcher.reset()
+            running = dict(enumerate(total))  # Steps left, by environment.
+            start = 0
+            while running:
+                batcher.execute()
+                trajectories, n_running = batcher.get()
+                steps, info = trajectories.trajectories, trajectories.info
+                assert info["env_id"].tolist() == list(running)
+                expected = [min(4, left) for left in running.values()]
+                assert steps.lengths.tolist() == expected
+                assert steps.n_timesteps() == max(expected)
+                for row, (number, left) in enumerate(running.items()):
+                    n = min(4, left)
+                    for t in range(n):
+                        where = [number, episode, start + t]
+                        assert steps["observation/frame"][row, t].tolist() == where
+                        assert steps["action/seen"][row, t].tolist() == where
+                        assert steps["action/count"][row, t] == start + t
+                        after = [number, episode, start + t + 1]
+                        assert steps["_observation/frame"][row, t].tolist() == after
+                    assert info["agent_state/count"][row] == start
+                    assert steps["_observation/done"][row, n - 1] == (left <= 4)
+                    for key in steps:
+                        assert not steps[key][row, n:].any(), f"padding of {key} is not zero"
+                running = {k: left - 4 for k, left in running.items() if left > 4}
+                start += 4
+                assert n_running == len(running)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_with_autoreset_the_terminal_observation_is_kept_and_the_next_episode_follows(n_processes):
+    with make_batcher(n_processes, [2, 3], autoreset=True, n_timesteps=5) as batcher:
+        batcher.reset()
+        for slot in range(2):
+            batcher.execute()
+            trajectories, n_running = batcher.get()
+            assert n_running == 2
+            steps = trajectories.trajectories
+            assert steps.lengths.tolist() == [5, 5]
+            for row, length in enumerate([2, 3]):
+                for t in range(5):
+                    now = slot * 5 + t
+                    episode, step = divmod(now, length)
+                    assert steps["observation/frame"][row, t].tolist() == [row, episode, step]
+                    assert steps["_observation/frame"][row, t].tolist() == [row, episode, step + 1]
+                    assert steps["observation/initial_state"][row, t] == (step == 0)
+                    assert steps["_observation/done"][row, t] == (step + 1 == length)
+
+
+def test_trajectories_are_equal_however_the_environments_are_split():
+    """0, 1, 2 and 4 processes over 8 real environments, through episode ends and resets."""
+
+    class Balance(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            frame = observation["frame"]
+            lean = 2 * frame[:, 2] + 0.01
+            return DictTensor({"action": (lean > 0).long(), "lean": lean}), DictTensor()
+
+    def cartpoles(n_envs, kind, seed):
+        return kind([gymnasium.make("CartPole-v1") for _ in range(n_envs)], seed)
+
+    def acquire(n_processes, kind):
+        env_args = {"n_envs": 8 // max(n_processes, 1), "kind": kind}
+        batcher = make_batcher(
+            n_processes, create_env=cartpoles, env_args=env_args, create_agent=Balance, seeds=7,
+            n_timesteps=40,
+        )  # fmt: skip
+        with batcher:
+            batches = []
+            for _ in range(2):
+                batcher.reset()
+                n_running = 8
+                while n_running and len(batches) % 4 < 3:
+                    batcher.execute()
+                    trajectories, n_running = batcher.get()
+                    batches.append(trajectories)
+            return batches
+
+    for kind in (GymEnv, GymEnvInf):
+        reference = acquire(0, kind)
+        assert any(batch.trajectories["_observation/done"].any() for batch in reference)
+        first = reference[0].trajectories["observation/frame"][:, 0]
+        assert len(first.unique(dim=0)) == 8, "two environments start alike"
+        for n_processes in (0, 1, 2, 4):
+            for expected, found in zip(reference, acquire(n_processes, kind), strict=True):
+                assert_equal(expected, found)
+
+
+def test_a_random_agent_draws_the_same_in_a_process_and_in_the_callers():
+    """And the caller's own draws are not disturbed."""
+
+    def acquire(n_processes, seeds):
+        with make_batcher(n_processes, create_agent=RandomAgent, seeds=seeds) as batcher:
+            batcher.reset()
+            batcher.execute()
+            return batcher.get()[0]
+
+    torch.manual_seed(1)
+    expected_draw = torch.rand(3)
+    torch.manual_seed(1)
+    here = acquire(0, seeds=5)
+    assert torch.equal(torch.rand(3), expected_draw)
+    assert_equal(here, acquire(0, seeds=5))
+    assert_equal(here, acquire(1, seeds=5))
+    other = acquire(0, seeds=6)
+    assert not torch.equal(here.trajectories["action/noise"], other.trajectories["action/noise"])
+
+
+def test_processes_draw_different_numbers():
+    with make_batcher(2, lengths=[4], create_agent=RandomAgent) as batcher:
+        batcher.reset()
+        batcher.execute()
+        noise = batcher.get()[0].trajectories["action/noise"]
+    assert not torch.equal(noise[0], noise[1])
+
+
+def test_agent_seeds_reach_the_agents_of_their_process():
+    class Seeded(CountingAgent):
+        def seed(self, seed):
+            self.given = seed
+
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            action.set("seed", torch.full((observation.n_elems(),), self.given))
+            return action, state
+
+    for n_processes, seeds in ((2, [11, 22]), (0, [33])):
+        batcher = make_batcher(n_processes, lengths=[4], create_agent=Seeded, agent_seeds=seeds)
+        with batcher:
+            batcher.reset()
+            batcher.execute()
+            assert batcher.get()[0].trajectories["action/seed"][:, 0].tolist() == seeds
+
+
+def test_environment_seeds_are_dealt_out_as_documented():
+    def recorded(n_envs, seed):
+        return SeedRecorder([CountingGym(length=2) for _ in range(n_envs)], seed)
+
+    def seeds_of(n_processes, n_envs, seeds):
+        batcher = make_batcher(
+            n_processes, create_env=recorded, env_args={"n_envs": n_envs}, seeds=seeds,
+            create_agent=LinearAgent,
+        )  # fmt: skip
+        with batcher:
+            batcher.reset()
+            batcher.execute()
+            return batcher.get()[0].trajectories["observation/seed"][:, 0].tolist()
+
+    from_int = seeds_of(0, 4, 3)
+    assert from_int == seeds_of(2, 2, 3)
+    assert len(set(from_int)) == 4
+    assert from_int != seeds_of(0, 4, 4)
+    assert seeds_of(2, 2, [9, 8, 7, 6]) == [9, 8, 7, 6]
+    per_process = seeds_of(2, 2, [0, 10])
+    assert len(set(per_process)) == 4
+
+
+class SeedRecorder(GymEnv):
+    """A GymEnv that observes the seed of each environment."""
+
+    def __init__(self, envs, seed):
+        super().__init__(envs, seed)
+        self.envs = envs
+
+    def reset(self, env_info=None):
+        observation, running = super().reset(env_info)
+        self._add(observation, running)
+        return observation, running
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        self._add(after, ran)
+        if following is not after:
+            self._add(following, running)
+        return (after, ran), (following, running)
+
+    def _add(self, observation, running):
+        seeds = torch.tensor([self.envs[number].seeds[0] for number in running.tolist()])
+        observation.set("seed", seeds.to(torch.int64))
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_agent_info_and_env_info_reach_their_environment(n_processes):
+    lengths = [6, 2, 6, 2]
+    total = len(lengths) * max(n_processes, 1)
+    with make_batcher(n_processes, lengths, n_timesteps=3) as batcher:
+        epsilon, option = torch.rand(total), torch.arange(total) + 10
+        batcher.reset(DictTensor({"epsilon": epsilon}), DictTensor({"option": option}))
+        batcher.execute()
+        first = batcher.get()[0]
+        assert torch.equal(first.info["agent_info/epsilon"], epsilon)
+        assert torch.equal(first.info["env_info/option"], option)
+        assert torch.equal(first.trajectories["observation/option"][:, 0], option)
+        assert torch.equal(first.trajectories["action/epsilon"][:, 1], epsilon)
+        # Half of the environments have ended; the rows of the others are found among all.
+        changed = torch.rand(total)
+        batcher.execute(DictTensor({"epsilon": changed}))
+        second = batcher.get()[0]
+        ids = second.info["env_id"]
+        assert ids.tolist() == [k for k in range(total) if k % 2 == 0]
+        assert torch.equal(second.info["agent_info/epsilon"], changed[ids])
+        assert torch.equal(second.trajectories["action/epsilon"][:, 0], changed[ids])
+        assert torch.equal(second.info["env_info/option"], option[ids])
+
+
+def test_the_constructors_info_stands_in_for_one_that_is_left_out():
+    with make_batcher(0, agent_info=DictTensor({"epsilon": torch.tensor([0.25])})) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [0.25] * len(LENGTHS)
+
+
+def test_get_returns_memory_of_the_callers_own_unless_told_otherwise():
+    with make_batcher(1, [50], autoreset=True) as batcher:
+        batcher.reset()
+        batcher.execute()
+        owned = batcher.get()[0]
+        before = owned.clone()
+        for _ in range(100):
+            batcher.execute()
+            shared = batcher.get(copy=False)[0]
+        assert_equal(owned, before)
+        seen = shared.trajectories["observation/frame"].clone()
+        batcher.execute()
+        batcher.get()
+        assert not torch.equal(shared.trajectories["observation/frame"], seen)
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_update_reaches_every_agent_and_is_counted(n_processes):
+    source = torch.nn.Linear(1, 1, bias=False)
+    with make_batcher(n_processes, [50], autoreset=True, create_agent=LinearAgent) as batcher:
+        batcher.reset()
+        for version in range(3):
+            batcher.execute()
+            batch = batcher.get()[0]
+            weight = 1.0 if version == 0 else float(version) * 10
+            assert (batch.trajectories["action/w"] == weight).all()
+            assert (batch.info["policy_version"] == version).all()
+            torch.nn.init.constant_(source.weight, (version + 1) * 10.0)
+            batcher.update(source.state_dict())
+
+
+def test_update_during_an_acquisition_waits_for_it_and_loses_nothing():
+    with make_batcher(2, [50], autoreset=True, create_agent=LinearAgent) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.update({"weight": torch.tensor([[5.0]])})
+        old = batcher.get()[0]
+        batcher.execute()
+        new = batcher.get()[0]
+    assert (old.trajectories["action/w"] == 1).all()
+    assert (old.info["policy_version"] == 0).all()
+    assert (new.trajectories["action/w"] == 5).all()
+    assert (new.info["policy_version"] == 1).all()
+
+
+def test_agent_arguments_are_copied_into_the_callers_process_too():
+    """Otherwise the agent would see weights before `update`."""
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(model.weight, 1.0)
+
+    def create_agent(model):
+        agent = LinearAgent()
+        agent.model = model
+        return agent
+
+    with make_batcher(0, create_agent=create_agent, agent_args={"model": model}) as batcher:
+        torch.nn.init.constant_(model.weight, 2.0)
+        batcher.reset()
+        batcher.execute()
+        assert (batcher.get()[0].trajectories["action/w"][:, 0] == 1).all()
+
+
+def test_get_without_blocking_never_loses_repeats_or_reorders():
+    n_rounds, polls_in_vain = 300, 0
+    with make_batcher(2, [1000], autoreset=True, n_timesteps=2) as batcher:
+        batcher.reset()
+        for index in range(n_rounds):
+            batcher.execute()
+            while True:
+                trajectories, n_running = batcher.get(blocking=False)
+                if trajectories is not None:
+                    break
+                assert n_running is None
+                polls_in_vain += 1
+            assert n_running == 2
+            now = trajectories.trajectories["observation/frame"][:, 0, 2]
+            assert now.tolist() == [2 * index] * 2
+    assert polls_in_vain, "every poll found a result: nothing was tested"
+
+
+def test_calls_out_of_order_say_so():
+    batcher = make_batcher(0)
+    with pytest.raises(CallOrderError, match="execute: expected .* call reset"):
+        batcher.execute()
+    batcher.reset()
+    with pytest.raises(CallOrderError, match="get: expected .* call reset or execute"):
+        batcher.get()
+    batcher.execute()
+    with pytest.raises(CallOrderError, match="execute: expected .* call get"):
+        batcher.execute()
+    with pytest.raises(CallOrderError, match="reset: expected .* call get"):
+        batcher.reset()
+    batcher.get()
+    while batcher._n_running:
+        batcher.execute()
+        batcher.get()
+    with pytest.raises(CallOrderError, match="execute: expected a running environment"):
+        batcher.execute()
+    batcher.close()
+    with pytest.raises(CallOrderError, match="reset: .* closed"):
+        batcher.reset()
+
+
+def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
+    for changes, error, match in (
+        ({"n_timesteps": 0}, ValueError, "n_timesteps: expected at least 1, got 0"),
+        ({"n_processes": -1}, ValueError, "n_processes: expected at least 0, got -1"),
+        ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
+        ({"seeds": -1}, ValueError, "seeds: expected integers >= 0, got -1"),
+        ({"agent_seeds": [1, 2]}, ValueError, "agent_seeds: expected 1 seeds, got 2"),
+        (
+            {"agent_info": DictTensor({"a": torch.zeros(2)})},
+            ShapeError,
+            "agent_info: expected one row as an example, got 2",
+        ),
+        (
+            {"env_info": DictTensor({"a": torch.zeros(1, device="meta")})},
+            DeviceMismatchError,
+            "env_info: expected a tensor on cpu, got one on meta",
+        ),
+    ):
+        with pytest.raises(error, match=match):
+            make_batcher(**{"n_processes": 0, **changes})
+
+    with make_batcher(0, agent_info=DictTensor({"a": torch.zeros(1)})) as batcher:
+        for info, error, match in (
+            ({"a": torch.zeros(3)}, ShapeError, "agent_info: expected 8 rows, got 3"),
+            ({"b": torch.zeros(8)}, KeyMismatchError, r"agent_info: expected the keys \['a'\]"),
+            ({"a": torch.zeros(8).long()}, DtypeMismatchError, "agent_info/a: expected torch.fl"),
+            ({"a": torch.zeros(8, 2)}, ShapeError, "agent_info/a: expected rows of shape"),
+            ({"a": torch.zeros(8, device="meta")}, DeviceMismatchError, "agent_info: .* on meta"),
+        ):
+            with pytest.raises(error, match=match):
+                batcher.reset(DictTensor(info))
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda a: a.set("extra", a["action"]), KeyMismatchError, "action: expected the keys"),
+        (
+            lambda a: a.set("count", a["count"].float()),
+            DtypeMismatchError,
+            "action/count: expected torch.int64, got torch.float32",
+        ),
+        (
+            lambda a: a.set("seen", a["seen"][:, :1]),
+            ShapeError,
+            r"action/seen: expected rows of shape \(3,\), got \(1,\)",
+        ),
+        (
+            lambda a: a.variables.update(count=a["count"].to("meta")),
+            DeviceMismatchError,
+            "storage: action/count: expected a tensor on cpu, got one on meta",
+        ),
+    ],
+)
+@pytest.mark.parametrize("lengths", [[9, 9], [9, 1]])
+def test_an_output_that_changes_its_form_is_refused(change, error, match, lengths):
+    """In the third step; whether all environments run or some."""
+
+    class Fickle(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            if (state["count"] == 3).all():
+                change(action)
+            return action, state
+
+    with make_batcher(0, lengths, create_agent=Fickle) as batcher:
+        batcher.reset()
+        with pytest.raises(error, match=match):
+            batcher.execute()
+
+
+def test_an_environment_or_agent_on_the_wrong_device_is_named():
+    class OnMeta(CountingAgent):
+        def initial_state(self, agent_info, B):
+            return DictTensor({"count": torch.zeros(B, dtype=torch.int64, device="meta")})
+
+    def on_meta(seed):
+        return DeviceEnv(CountingEnv(LENGTHS), "cpu", "meta")
+
+    with (
+        make_batcher(0, create_env=on_meta, env_args={}) as batcher,
+        pytest.raises(DeviceMismatchError, match="env.reset: observation/frame: .*cpu.*meta"),
+    ):
+        batcher.reset()
+    with make_batcher(0, create_agent=OnMeta) as batcher:
+        batcher.reset()
+        with pytest.raises(DeviceMismatchError, match="agent.initial_state: state/count: .*meta"):
+            batcher.execute()
+
+
+def test_history_holds_the_slot_so_far_for_those_that_run():
+    class Historian(CountingAgent):
+        def require_history(self):
+            return True
+
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            frames = history["observation/frame"]
+            assert history.lengths.tolist() == [frames.shape[1]] * observation.n_elems()
+            assert ("action/seen" in history) == (frames.shape[1] > 0)
+            # All of the past is of the same environment and episode as the present.
+            assert (frames[:, :, :2] == observation["frame"][:, None, :2]).all()
+            action.set("n_past", history.lengths)
+            return action, state
+
+    for autoreset in (False, True):
+        with make_batcher(0, [7, 5], autoreset, create_agent=Historian, n_timesteps=4) as batcher:
+            batcher.reset()
+            batcher.execute()
+            steps = batcher.get()[0].trajectories
+            assert steps["action/n_past"].tolist() == [[0, 1, 2, 3]] * 2
+
+
+def test_nested_observations_and_uint8_arrive_as_they_are():
+    class Mirror(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            keys = [key for key in observation if key.startswith(("choice", "image", "inner"))]
+            return observation.get(keys).prepend_key("action/"), DictTensor()
+
+    def nested(seed):
+        return GymEnvInf([NestedGym(), NestedGym()], seed)
+
+    batcher = make_batcher(1, create_env=nested, env_args={}, create_agent=Mirror)
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        steps = batcher.get()[0].trajectories
+    assert steps["observation/image"].dtype == torch.uint8
+    assert steps["_observation/inner/1/position"].dtype == torch.float64
+    assert steps["action/action/inner/1/flags"].shape == (2, 4, 4)
+    # The environment observes the action it was given.
+    assert torch.equal(steps["_observation/image"], steps["action/action/image"])
+
+
+def test_workers_run_one_torch_thread_and_the_callers_count_stays():
+    def threads(seed):
+        env = CountingEnv([9])
+        env.step, step = lambda action: step(action), env.step
+        return env
+
+    class Threads(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            n_threads = torch.full((observation.n_elems(),), torch.get_num_threads())
+            action.set("n_threads", n_threads)
+            return action, state
+
+    before = torch.get_num_threads()
+    for expected in (1, 2):
+        batcher = make_batcher(1, create_agent=Threads, num_threads=expected)
+        with batcher:
+            batcher.reset()
+            batcher.execute()
+            found = batcher.get()[0].trajectories["action/n_threads"]
+            assert found[0, 0] == expected
+    assert torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_stats_tell_where_the_time_goes(n_processes):
+    class SlowEnv(CountingEnv):
+        def step(self, action):
+            time.sleep(0.01)
+            return super().step(action)
+
+    class SlowAgent(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            time.sleep(0.02)
+            return super().__call__(state, observation, agent_info)
+
+    batcher = make_batcher(
+        n_processes, create_env=lambda seed: SlowEnv([100]), env_args={}, create_agent=SlowAgent
+    )
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        (stats,) = batcher.stats()
+    assert stats["n_steps"] == 4
+    assert 0.04 <= stats["env_s"] < 0.08 <= stats["agent_s"]
+    assert 0 < stats["storage_s"]
+    assert (stats["wait_s"] > 0) == (n_processes == 1)
+
+
+def test_trajectories_that_do_not_fit_in_memory_are_refused_with_both_figures():
+    free = free_shared_memory()
+    assert free is not None
+    for n_processes in (0, 1):
+        n_timesteps = free // 16  # The frame alone takes 24 bytes per step, twice.
+        with make_batcher(n_processes, [9], n_timesteps=n_timesteps) as batcher:
+            batcher.reset()
+            with pytest.raises(
+                SharedMemoryError, match=r"expected at most [\d,]+ bytes .* got [\d,]+"
+            ):
+                batcher.execute()
+
+
+def test_memory_does_not_grow():
+    with make_batcher(1, [50, 3], autoreset=True, n_timesteps=2) as batcher:
+        batcher.reset()
+        for index in range(1200):
+            batcher.execute()
+            batcher.get()
+            if index == 200:
+                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    assert grown < 4096, f"{grown} KiB in 1,000 acquisitions"
+
+
+def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
+    def descriptors():
+        return len(os.listdir("/proc/self/fd"))
+
+    for attempt in range(3):
+        if attempt == 1:  # The first may open files for good: /dev/urandom and the like.
+            shared, opened = sorted(os.listdir("/dev/shm")), descriptors()
+        with make_batcher(2, [3]) as batcher:
+            batcher.reset()
+            batcher.execute()
+            batcher.get()
+    assert sorted(os.listdir("/dev/shm")) == shared
+    assert descriptors() == opened

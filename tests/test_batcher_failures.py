@@ -1,0 +1,481 @@
+"""Faults, with real processes: a named error soon, and nothing is left behind.
+
+Every test is held to the five seconds, and to leaving no process, by `nothing_left`.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlbatch import CallOrderError, RL_Batcher, WorkerError, WorkerTimeoutError
+from rlbatch.envs import GymEnv
+from tests.helpers import CountingEnv, CountingGym, FailingGym
+from tests.test_batcher import CountingAgent, make_batcher
+
+ROOT = Path(__file__).parents[1]
+SOON_S = 5.0
+
+
+def children(pid="self"):
+    """Returns the processes whose parent is `pid` (Linux)."""
+    parent = os.getpid() if pid == "self" else pid
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = Path(f"/proc/{entry}/stat").read_text()
+            except OSError:
+                continue
+            state, ppid = stat.rsplit(")", 1)[1].split()[:2]
+            if int(ppid) == parent and state != "Z":
+                found.append(int(entry))
+    return found
+
+
+def alive(pid):
+    """Returns whether a process runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_for_end(pids):
+    """Asserts that processes end soon."""
+    deadline = time.monotonic() + SOON_S
+    while any(map(alive, pids)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(alive, pids))
+
+
+@pytest.fixture(autouse=True)
+def nothing_left():
+    """No child process and no name in shared memory outlives a test."""
+    shared, before = sorted(os.listdir("/dev/shm")), children()
+    yield
+    assert children() == before
+    assert sorted(os.listdir("/dev/shm")) == shared
+
+
+class Timer:
+    """Measures a block, and fails it when it takes too long."""
+
+    def __enter__(self):
+        self.started = time.monotonic()
+        return self
+
+    def __exit__(self, *_):
+        self.took = time.monotonic() - self.started
+        assert self.took < SOON_S, f"took {self.took:.1f} s"
+
+
+def failing_env(seed, **faults):
+    """Three environments over two processes each; number 1 of process 1 fails."""
+    fails = seed.process == 1
+    envs = [CountingGym(), FailingGym(**faults) if fails else CountingGym(), CountingGym()]
+    return GymEnv(envs, seed)
+
+
+def acquire(batcher):
+    batcher.reset()
+    batcher.execute()
+    return batcher.get()
+
+
+def assert_unusable(batcher):
+    with pytest.raises(CallOrderError, match="failed: a worker raised or died"):
+        batcher.reset()
+    batcher.close()
+    batcher.close()
+
+
+def test_create_env_raises():
+    def create_env(seed):
+        raise OSError("no such game")
+
+    with pytest.raises(WorkerError, match=r"worker \d, start: OSError.'no such game'") as caught:
+        make_batcher(2, create_env=create_env, env_args={})
+    assert "in create_env" in caught.value.child_traceback
+    assert caught.value.command == "start"
+
+
+def test_create_agent_raises():
+    def create_agent():
+        raise ValueError("no such network")
+
+    with pytest.raises(WorkerError, match="no such network") as caught:
+        make_batcher(2, create_agent=create_agent)
+    assert "in create_agent" in caught.value.child_traceback
+
+
+@pytest.mark.parametrize(
+    ("faults", "command"), [({"at_reset": 0}, "reset"), ({"at_step": 1}, "execute")]
+)
+def test_an_environment_raises_and_is_named_by_its_number_among_all(faults, command):
+    batcher = make_batcher(2, create_env=failing_env, env_args=faults)
+    with pytest.raises(WorkerError, match="worker 1, .*environment 4") as caught, Timer():
+        acquire(batcher)
+    error = caught.value
+    assert (error.worker, error.command, error.environment) == (1, command, 4)
+    assert "RuntimeError: failed on purpose" in error.child_traceback
+    assert f"in {'reset' if command == 'reset' else 'step'}" in error.child_traceback
+    assert_unusable(batcher)
+
+
+def test_update_raises():
+    class Stubborn(CountingAgent):
+        def update(self, info):
+            raise KeyError("layer.weight")
+
+    batcher = make_batcher(2, create_agent=Stubborn)
+    with pytest.raises(WorkerError, match=r"worker \d, update: KeyError.'layer.weight'"), Timer():
+        batcher.update({})
+    assert_unusable(batcher)
+
+
+def test_without_processes_the_exception_itself_is_raised():
+    def create_env(seed):
+        return GymEnv([CountingGym(), FailingGym(at_step=2)], seed)
+
+    batcher = make_batcher(0, create_env=create_env, env_args={})
+    batcher.reset()
+    with pytest.raises(RuntimeError, match="failed on purpose") as caught:
+        batcher.execute()
+    assert "(in environment 1 of this batch)" in caught.value.__notes__
+    assert not isinstance(caught.value, WorkerError)
+    assert_unusable(batcher)
+
+
+class Sleeper(CountingEnv):
+    """Sleeps in its second step, until it is killed."""
+
+    def step(self, action):
+        if self.count[0] == 1:
+            while True:
+                time.sleep(1)
+        return super().step(action)
+
+
+def sleeping(seed):
+    return Sleeper([9, 9], seed=seed)
+
+
+def worker_pids(batcher):
+    return [worker._process.pid for worker in batcher._workers]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_worker_is_killed_while_it_works(number):
+    batcher = make_batcher(2, create_env=sleeping, env_args={})
+    batcher.reset()
+    batcher.execute()
+    os.kill(worker_pids(batcher)[1], number)
+    with pytest.raises(WorkerError, match=f"worker 1 .*execute.*killed by {number.name}"), Timer():
+        batcher.get()
+    assert_unusable(batcher)
+
+
+@pytest.mark.parametrize(
+    "call", [lambda b: b.reset(), lambda b: b.execute(), lambda b: b.update({"x": 1})]
+)
+def test_a_worker_is_killed_while_it_waits(call):
+    batcher = make_batcher(2)
+    batcher.reset()
+    os.kill(worker_pids(batcher)[0], signal.SIGKILL)
+    time.sleep(0.2)
+    with pytest.raises(WorkerError, match="worker 0 .*killed by SIGKILL"), Timer():
+        call(batcher)
+    assert_unusable(batcher)
+
+
+def test_a_worker_is_killed_though_a_grandchild_holds_its_pipe():
+    class Forking(Sleeper):
+        def reset(self, env_info=None):
+            if os.fork() == 0:
+                time.sleep(100)
+                os._exit(0)
+            return super().reset(env_info)
+
+    batcher = make_batcher(1, create_env=lambda seed: Forking([9]), env_args={})
+    batcher.reset()
+    (pid,) = worker_pids(batcher)
+    (grandchild,) = children(pid)
+    batcher.execute()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="killed by SIGKILL"), Timer():
+        batcher.get()
+    wait_for_end([grandchild])
+    batcher.close()
+
+
+def test_a_worker_exits_by_itself():
+    class Exiting(CountingEnv):
+        def step(self, action):
+            os._exit(7)
+
+    batcher = make_batcher(1, create_env=lambda seed: Exiting([9]), env_args={})
+    with pytest.raises(WorkerError, match="exited with 7"), Timer():
+        acquire(batcher)
+    assert_unusable(batcher)
+
+
+def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
+    batcher = make_batcher(2, create_env=sleeping, env_args={})
+    batcher.reset()
+    batcher.execute()
+    with Timer():
+        for _ in range(2):  # Nothing is lost: it may be asked again.
+            with pytest.raises(WorkerTimeoutError, match="within 0.5 s, got none") as caught:
+                batcher.get(timeout=0.5)
+            assert "test_batcher_failures.py" in caught.value.child_traceback
+            assert "in step" in caught.value.child_traceback
+    assert batcher.get(blocking=False) == (None, None)
+    with Timer():
+        batcher.close()
+
+
+def test_a_worker_that_hangs_in_reset_is_given_up():
+    class Hanging(CountingEnv):
+        def reset(self, env_info=None):
+            time.sleep(1000)
+
+    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=3.0)
+    with pytest.raises(WorkerTimeoutError, match="workers 0 .reset."), Timer():
+        batcher.reset()
+    assert_unusable(batcher)
+
+
+def test_a_stopped_worker_does_not_keep_close_waiting():
+    batcher = make_batcher(1, create_env=sleeping, env_args={})
+    os.kill(worker_pids(batcher)[0], signal.SIGSTOP)
+    batcher._timeout = 1.0
+    with pytest.raises(WorkerTimeoutError), Timer():
+        batcher.close()
+    batcher.close()
+
+
+def test_close_closes_environments_and_agents_once(tmp_path):
+    class Noting(CountingEnv):
+        def close(self):
+            with open(tmp_path / f"env-{os.getpid()}", "a") as file:
+                file.write("closed\n")
+
+    class NotingAgent(CountingAgent):
+        def close(self):
+            with open(tmp_path / f"agent-{os.getpid()}", "a") as file:
+                file.write("closed\n")
+
+    for n_processes in (2, 0):
+        batcher = make_batcher(
+            n_processes, create_env=lambda seed: Noting([2]), env_args={}, create_agent=NotingAgent
+        )
+        with batcher:
+            batcher.reset()
+        batcher.close()
+    notes = sorted(path.read_text() for path in tmp_path.iterdir())
+    assert notes == ["closed\n"] * 6
+
+
+def test_close_raising_is_reported_and_the_processes_end():
+    class Stuck(CountingEnv):
+        def close(self):
+            raise RuntimeError("window is gone")
+
+    batcher = make_batcher(2, create_env=lambda seed: Stuck([2]), env_args={})
+    with pytest.raises(WorkerError, match="close: RuntimeError.'window is gone'"), Timer():
+        batcher.close()
+    batcher.close()
+
+
+def test_an_exception_in_a_with_block_ends_the_workers():
+    def script():
+        with make_batcher(2, create_env=sleeping, env_args={}) as batcher:
+            batcher.reset()
+            batcher.execute()
+            raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        script()
+
+
+def test_a_batcher_that_is_forgotten_ends_its_workers():
+    batcher = make_batcher(1)
+    (pid,) = worker_pids(batcher)
+    del batcher
+    wait_for_end([pid])
+
+
+def test_what_can_not_be_pickled_is_refused_before_a_process_waits():
+    import threading
+
+    with pytest.raises(TypeError, match="pickle"):
+        make_batcher(1, agent_args={"lock": threading.Lock()})
+
+
+# --- Whole scripts, as a user runs them. ---
+
+SCRIPT = """
+import sys, time
+import gymnasium, torch
+from rlbatch import RL_Agent, RL_Batcher, DictTensor
+from rlbatch.envs import GymEnvInf
+
+print("main", flush=True)  # Once: a worker does not run the script again.
+
+class Zero(RL_Agent):
+    def __call__(self, state, observation, agent_info, history=None):
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        return DictTensor({"action": action}), DictTensor()
+
+create_env = lambda seed: GymEnvInf([gymnasium.make("CartPole-v1")], seed)
+batcher = RL_Batcher(5, Zero, {}, create_env, {}, n_processes=2, seeds=0)
+print(*(worker._process.pid for worker in batcher._workers), flush=True)
+batcher.reset()
+"""
+
+
+def run_script(tmp_path, ending, stop=None):
+    """Runs SCRIPT and an ending; returns exit code, output, and the pids of the workers."""
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + textwrap.dedent(ending))
+    process = subprocess.Popen(
+        [sys.executable, str(script)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        start_new_session=True,
+    )
+    lines = [process.stdout.readline() for _ in range(2)]
+    if stop is not None:
+        assert process.stdout.readline() == "ready\n"
+        stop(process)
+    started = time.monotonic()
+    out, err = process.communicate(timeout=30)
+    took = time.monotonic() - started
+    pids = [int(word) for word in lines[1].split()]
+    assert lines[0] == "main\n"
+    assert "main" not in out
+    assert len(pids) == 2
+    wait_for_end(pids)
+    assert took < SOON_S
+    return process.returncode, out, err
+
+
+def test_a_script_needs_no_guard_and_no_close(tmp_path):
+    code, out, err = run_script(tmp_path, "batcher.execute(); print(batcher.get()[1])")
+    assert (code, out, err) == (0, "2\n", "")
+
+
+def test_an_exception_in_the_script_prints_one_traceback(tmp_path):
+    code, _, err = run_script(tmp_path, "batcher.execute(); raise ZeroDivisionError('mine')")
+    assert code == 1
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("ZeroDivisionError: mine")
+
+
+LONG = """
+def wait_for_ever():
+    print("ready", flush=True)
+    while True:
+        batcher.execute()
+        batcher.get()
+wait_for_ever()
+"""
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+def test_ctrl_c_prints_one_traceback_and_ends_everything(tmp_path, to_all):
+    """Ctrl-C in a terminal reaches the whole foreground group; `kill -INT` one process."""
+
+    def interrupt(process):
+        time.sleep(0.3)
+        if to_all:
+            os.killpg(process.pid, signal.SIGINT)
+        else:
+            process.send_signal(signal.SIGINT)
+
+    code, _, err = run_script(tmp_path, LONG, interrupt)
+    assert code in (-signal.SIGINT, 130)
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("KeyboardInterrupt")
+
+
+def test_workers_end_when_the_script_is_killed(tmp_path):
+    code, _, err = run_script(tmp_path, LONG, lambda process: process.kill())
+    assert code == -signal.SIGKILL
+    assert err == ""
+
+
+def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_path):
+    ending = """
+    class Stuck(GymEnvInf):
+        def step(self, action):
+            time.sleep(1000)
+
+    batcher.close()
+    batcher = RL_Batcher(
+        5, Zero, {}, lambda seed: Stuck([gymnasium.make("CartPole-v1")], seed), {}, 2, 0
+    )
+    batcher.reset()
+    for worker in batcher._workers:
+        worker.send(__import__("rlbatch._worker")._worker.Command.EXECUTE, None)
+    print("ready", *(worker._process.pid for worker in batcher._workers), flush=True)
+    time.sleep(1000)
+    """
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT + textwrap.dedent(ending))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    lines = [process.stdout.readline() for _ in range(3)]
+    pids = [int(word) for word in lines[2].split()[1:]]
+    time.sleep(0.3)
+    assert all(map(alive, pids))
+    process.kill()
+    process.communicate()
+    wait_for_end(pids)
+    assert torch.tensor(pids).unique().numel() == 2
+
+
+def test_a_worker_error_in_a_script_holds_one_chain_of_tracebacks(tmp_path):
+    ending = """
+    class Broken(GymEnvInf):
+        def step(self, action):
+            raise ValueError("broken step")
+
+    batcher.close()
+    batcher = RL_Batcher(
+        5, Zero, {}, lambda seed: Broken([gymnasium.make("CartPole-v1")], seed), {}, 2, 0
+    )
+    batcher.reset()
+    batcher.execute()
+    batcher.get()
+    """
+    code, _, err = run_script(tmp_path, ending)
+    assert code == 1
+    # The parent's own, and the child's inside its message.
+    assert err.count("Traceback") == 2
+    assert "The worker's traceback:" in err
+    assert err.rstrip().endswith("ValueError: broken step")
+    assert "During handling" not in err
+
+
+def test_batchers_are_independent():
+    with make_batcher(1) as first, make_batcher(1) as second:
+        assert isinstance(second, RL_Batcher)
+        first.reset()
+        second.reset()
+        os.kill(worker_pids(first)[0], signal.SIGKILL)
+        with pytest.raises(WorkerError):
+            first.execute()
+        second.execute()
+        assert second.get()[0].n_elems() == 8
