@@ -17,6 +17,7 @@ from typing import Any
 import gymnasium
 import torch
 from gymnasium import spaces
+from gymnasium.envs.registration import EnvSpec
 
 from rlbatch import DictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
@@ -116,12 +117,21 @@ def time_limit(env_id: str) -> int:
     Raises:
         ValueError: It has no such limit.
     """
-    limit = gymnasium.spec(env_id).max_episode_steps
+    limit = _spec_of(env_id).max_episode_steps
     if limit is None:
-        raise ValueError(f"env_id: expected an environment with a time limit, got {env_id}")
+        raise ValueError(
+            f"env_id: expected an environment registered with max_episode_steps, got {env_id}"
+        )
     return limit
 
 
 def reward_threshold(env_id: str) -> float | None:
     """Returns the mean return at which the environment counts as solved, if it names one."""
-    return gymnasium.spec(env_id).reward_threshold
+    return _spec_of(env_id).reward_threshold
+
+
+def _spec_of(env_id: str) -> EnvSpec:
+    # Not gymnasium.spec: that does not import the module of `module:id`.
+    env = gymnasium.make(env_id)
+    env.close()
+    return env.spec

@@ -19,7 +19,7 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import KeysView, Mapping
+from collections.abc import KeysView
 from typing import NamedTuple
 
 import torch
@@ -82,7 +82,7 @@ class Layout(NamedTuple):
 _LENGTH = Spec((), torch.int64)
 
 
-def specs_of(container: Mapping[str, torch.Tensor] | DictTensor) -> dict[str, Spec]:
+def specs_of(container: DictTensor) -> dict[str, Spec]:
     """Returns the shape of one row and the dtype of every key."""
     return {key: Spec(tuple(v.shape[1:]), v.dtype) for key, v in container.items()}
 
@@ -159,23 +159,22 @@ class SlotWriter:
         for tensor in self.steps.values():
             tensor.zero_()
 
-    def write_info(self, running: torch.Tensor | None, info: dict[str, torch.Tensor]) -> None:
+    def write_info(self, running: torch.Tensor | None, info: DictTensor) -> None:
         """Writes what a slot holds once.
 
         Args:
             running: The environments that run, [N] int64; None for all.
-            info: [N, ...]; on any device.
+            info: [N, ...].
 
         Raises:
             KeyMismatchError: The keys are not those of the first slot.
             ShapeError: A row has another shape.
             DtypeMismatchError: A tensor has another dtype.
+            DeviceMismatchError: A tensor is on another device.
         """
-        if info.keys() != self.info.keys():
-            raise KeyMismatchError(f"info: expected the keys {list(self.info)}, got {list(info)}")
+        self._check_keys("info", info, self.info.keys())
         for key, tensor in info.items():
             target = self.info[key]
-            tensor = tensor.to(target.device)
             _check_fits(key, tensor, target)
             if running is None:
                 target.copy_(tensor)
@@ -240,7 +239,7 @@ class SlotWriter:
     def _check_keys(self, name: str, found: DictTensor, expected: KeysView[str]) -> None:
         if found.keys() != expected:
             raise KeyMismatchError(
-                f"{name}: expected the keys of the first step, {list(expected)}, got {list(found)}"
+                f"{name}: expected the keys of the first time, {list(expected)}, got {list(found)}"
             )
 
     def _check_values(self, values: list[torch.Tensor]) -> None:

@@ -31,6 +31,7 @@ from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceMismatchError, EnvContractError
 
 _WATCH_EVERY_S = 0.5
+_AGENT_INFO = "agent_info/"
 
 
 class Command(Enum):
@@ -151,16 +152,17 @@ class Worker:
             )
         self._is_fresh = True  # The agent's state is made in the first `execute`.
         self._agent_info = agent_info.to(self._recipe.info_device)
-        self._env_info = env_info
-        self._env_id = torch.arange(first, first + self.n_envs)
+        # What a slot holds once is moved here, so that `execute` has nothing to copy to a GPU.
+        info = agent_info.prepend_key(_AGENT_INFO) + env_info.prepend_key("env_info/")
+        info.set("env_id", torch.arange(first, first + self.n_envs))
+        self._info = info.to(self._recipe.device)
         return len(self._running)
 
     @torch.no_grad()
     def execute(self, agent_info: DictTensor | None) -> int:
         """Acquires up to T steps of the running environments; returns how many run on."""
         if agent_info is not None:
-            rows = agent_info.index(self._running.cpu())
-            self._agent_info = rows.to(self._recipe.info_device)
+            self._replace_agent_info(agent_info.index(self._running.cpu()))
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_device("agent.initial_state", "state", self._state, self._recipe.device)
@@ -212,8 +214,8 @@ class Worker:
         _check_device("agent.__call__", "action", action, self._recipe.device)
         _check_device("agent.__call__", "state", state, self._recipe.device)
         _check_device("env.step", "_observation", after, self._recipe.device)
-        layout = Layout(specs_of(self._observation), specs_of(action), specs_of(self._info()))
-        self._slots = self._allocate(layout)
+        info = specs_of(self._slot_info())
+        self._slots = self._allocate(Layout(specs_of(self._observation), specs_of(action), info))
         self._start_slots(self._slots)
         return self._slots
 
@@ -222,14 +224,13 @@ class Worker:
         if not self.autoreset:
             slots.clear()
         if len(self._running):
-            slots.write_info(self._unless_everyone(), self._info())
+            slots.write_info(self._unless_everyone(), self._slot_info())
 
     def _narrow(self, running: torch.Tensor, state: DictTensor) -> DictTensor:
         """Drops what belongs to environments whose episode has ended; returns the state."""
         kept = torch.searchsorted(self._running, running)
         self._agent_info = self._agent_info.index(kept.to(self._recipe.info_device))
-        self._env_info = self._env_info.index(kept.cpu())
-        self._env_id = self._env_id[kept.cpu()]
+        self._info = self._info.index(kept)
         return state.index(kept)
 
     def _unless_everyone(self) -> torch.Tensor | None:
@@ -243,14 +244,16 @@ class Worker:
             return no_history(self._observation)
         return self._slots.history(everyone, t)
 
-    def _info(self) -> dict[str, torch.Tensor]:
-        return {
-            **self._agent_info.prepend_key("agent_info/"),
-            **self._env_info.prepend_key("env_info/"),
-            **self._state.prepend_key("agent_state/"),
-            "env_id": self._env_id,
-            "policy_version": torch.full_like(self._env_id, self._policy_version),
-        }
+    def _replace_agent_info(self, agent_info: DictTensor) -> None:
+        self._agent_info = agent_info.to(self._recipe.info_device)
+        for key, tensor in agent_info.to(self._recipe.device).items():
+            self._info.set(_AGENT_INFO + key, tensor)
+
+    def _slot_info(self) -> DictTensor:
+        """Returns the infos, the state before the first step, and the version of the policy."""
+        version = torch.full_like(self._info["env_id"], self._policy_version)
+        state = self._state.prepend_key("agent_state/")
+        return self._info + state + DictTensor({"policy_version": version})
 
 
 def _check_device(stage: str, name: str, container: DictTensor, device: torch.device) -> None:

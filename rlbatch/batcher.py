@@ -28,7 +28,7 @@ from rlbatch.errors import (
     WorkerTimeoutError,
     as_device,
 )
-from rlbatch.seeding import derived_seed, process_seeds
+from rlbatch.seeding import Seed, derived_seed, process_seeds
 
 _LIVENESS_S = 0.25
 # How long workers may take to end by themselves, having been told to, or when one has failed.
@@ -462,7 +462,7 @@ def _seeds(
     seeds: int | Sequence[int], agent_seeds: int | Sequence[int] | None, n_processes: int
 ) -> list[tuple[Any, int | None, int]]:
     # Per process: the environments' seed, the agent's, and that of the global generators.
-    env = process_seeds(seeds, n_processes)
+    env: list[Any] = list(process_seeds(seeds, n_processes))
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes
     elif isinstance(agent_seeds, int):
@@ -473,9 +473,9 @@ def _seeds(
         raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
     triples = []
     for number, (env_seed, agent_seed) in enumerate(zip(env, agents, strict=True)):
-        root = [env_seed.root] if isinstance(env_seed, Seed) else list(env_seed)
-        own = [] if agent_seed is None else [agent_seed]
-        triples.append((env_seed, agent_seed, derived_seed(*root, *own, number)))
+        words = [env_seed.root] if isinstance(env_seed, Seed) else list(env_seed)
+        words += [number] if agent_seed is None else [agent_seed, number]
+        triples.append((env_seed, agent_seed, derived_seed(*words)))
     return triples
 
 

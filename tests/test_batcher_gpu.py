@@ -1,0 +1,155 @@
+"""The batcher with everything on a GPU. Marked `gpu`; nothing here runs without one."""
+
+import pytest
+import torch
+
+from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
+from rlbatch.envs import DeviceEnv
+from tests.helpers import CountingEnv
+from tests.test_batcher import CountingAgent, assert_equal
+
+pytestmark = pytest.mark.gpu
+
+LENGTHS = [3, 5, 2, 7]
+DEVICE = torch.device("cuda:0")
+
+
+class OnDevice(CountingAgent):
+    """A CountingAgent whose state is on a device."""
+
+    def __init__(self, device):
+        self.device = device
+
+    def initial_state(self, agent_info, B):
+        return super().initial_state(agent_info, B).to(self.device)
+
+
+def create_agent(device):
+    return RL_Agent_CheckDevice(OnDevice(device), device)
+
+
+def native(device, autoreset, seed):
+    return CountingEnv(LENGTHS, autoreset, device=device)
+
+
+def wrapped(device, autoreset, seed):
+    return DeviceEnv(CountingEnv(LENGTHS, autoreset), "cpu", device)
+
+
+def acquire(n_processes, device, create_env, autoreset):
+    batcher = RL_Batcher(
+        n_timesteps=4,
+        create_agent=create_agent,
+        agent_args={"device": device},
+        create_env=create_env,
+        env_args={"device": device, "autoreset": autoreset},
+        n_processes=n_processes,
+        seeds=0,
+        device=device,
+    )
+    with batcher:
+        batcher.reset()
+        batches = []
+        for _ in range(2):
+            batcher.execute()
+            batches.append(batcher.get()[0])
+        return batches
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+@pytest.mark.parametrize("create_env", [native, wrapped])
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_gpu_acquires_what_a_cpu_does(n_processes, create_env, autoreset):
+    expected = acquire(0, "cpu", native, autoreset)
+    found = acquire(n_processes, "cuda", create_env, autoreset)
+    for on_cpu, on_gpu in zip(expected, found, strict=True):
+        assert on_gpu.device() == DEVICE
+        assert on_gpu.info.device() == DEVICE
+        assert_equal(on_cpu, on_gpu.to("cpu"))
+
+
+def test_the_step_loop_does_not_wait_for_the_gpu():
+    """With everything on the GPU, nothing between two `execute` calls depends on its data."""
+
+    class Frozen(CountingEnv):
+        """Steps without looking at data: the environments never end."""
+
+        def step(self, action):
+            self.count = self.count + 1
+            observation = self._now()
+            return (observation, self.running), (observation, self.running)
+
+        def reset(self, env_info=None):
+            super().reset(env_info)
+            return self._now(), self.running
+
+        def _now(self):
+            n = self.n_envs()
+            no = torch.zeros(n, dtype=torch.bool, device=self.device)
+            frame = torch.stack([self.numbers, self.episode, self.count], dim=1)
+            return DictTensor({"frame": frame, "reward": self.count.float(), "done": no})
+
+    batcher = RL_Batcher(
+        n_timesteps=4,
+        create_agent=OnDevice,
+        agent_args={"device": "cuda"},
+        create_env=lambda seed: Frozen([9] * 8, autoreset=True, device="cuda"),
+        env_args={},
+        n_processes=0,
+        seeds=0,
+        device="cuda",
+    )
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            batcher.execute()
+            trajectories, _ = batcher.get()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+        assert (
+            trajectories.trajectories["observation/frame"][:, :, 2].tolist() == [[4, 5, 6, 7]] * 8
+        )
+
+
+def test_weights_on_the_gpu_reach_a_process_on_the_cpu_and_open_no_context_there():
+    class Weighted(RL_Agent):
+        def __init__(self, model):
+            self.model = model
+
+        def update(self, state_dict):
+            self.model.load_state_dict(state_dict)
+
+        def __call__(self, state, observation, agent_info, history=None):
+            n = observation.n_elems()
+            weight = self.model(torch.ones(n, 1)).squeeze(1)
+            context = torch.full((n,), torch.cuda.is_initialized())
+            action = torch.zeros(n, dtype=torch.int64)
+            return DictTensor({"action": action, "w": weight, "context": context}), DictTensor()
+
+    model = torch.nn.Linear(1, 1, bias=False, device="cuda")
+    torch.nn.init.constant_(model.weight, 3.0)
+    batcher = RL_Batcher(
+        2, Weighted, {"model": model}, lambda seed: CountingEnv([9], True), {}, 1, seeds=0
+    )
+    with batcher:
+        batcher.reset()
+        for weight in (3.0, 4.0):
+            batcher.execute()
+            steps = batcher.get()[0].trajectories
+            assert (steps["action/w"] == weight).all()
+            assert not steps["action/context"].any()
+            torch.nn.init.constant_(model.weight, 4.0)
+            batcher.update(model.state_dict())
+
+
+def test_memory_on_the_gpu_is_given_back():
+    acquire(0, "cuda", native, True)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    acquire(0, "cuda", native, True)
+    acquire(1, "cuda", native, True)
+    assert torch.cuda.memory_allocated() == before
