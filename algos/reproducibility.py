@@ -24,7 +24,8 @@ def set_up(seed: int, torch_deterministic: bool, n_threads: int) -> None:
     torch.set_num_threads(n_threads)
     if torch_deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for this.
-    torch.use_deterministic_algorithms(torch_deterministic, warn_only=True)
+    # As use_deterministic_algorithms(warn_only=True), which takes two seconds to import a compiler.
+    torch.set_deterministic_debug_mode("warn" if torch_deterministic else "default")
     torch.backends.cudnn.benchmark = not torch_deterministic
 
 

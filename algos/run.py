@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -18,6 +17,7 @@ from algos.command_line import RunConfig
 from algos.curves import draw_curve
 from algos.environments import Episodes
 from algos.evaluation import Evaluation, Score
+from algos.folders import open_folder
 from algos.logs import Log
 from algos.reproducibility import get_generators, set_generators
 from rlbatch import RL_Agent, TemporalDictTensor
@@ -97,7 +97,7 @@ class Run:
         """Counts an update, logs it, and evaluates and saves when it is time.
 
         Args:
-            steps: [B, T, ...], what the update learned from.
+            steps: [B, T, ...], what was acquired for the update.
             figures: To log beside returns and speed, by names such as `losses/policy`.
         """
         self.iteration += 1
@@ -182,28 +182,6 @@ class Run:
         set_generators(content["generators"])
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds = content["seconds"]
-
-
-def open_folder(algorithm: str, config: RunConfig) -> Path:
-    """Creates the run's folder and writes `config.json` into it.
-
-    Raises:
-        FileExistsError: There is another run in it, which would be overwritten.
-    """
-    now = time.strftime("%Y%m%d-%H%M%S")
-    env = config.env_id.replace("/", "-").replace(":", "-")
-    folder = Path("runs", f"{env}__{algorithm}__{config.seed}__{now}")
-    if config.resume:
-        folder = checkpoints.locate(config.resume).parent
-    if config.checkpoint_dir:
-        folder = Path(config.checkpoint_dir)
-    if (folder / "config.json").exists() and not config.resume:
-        raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; resume it?")
-    folder.mkdir(parents=True, exist_ok=True)
-    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
-    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
-    return folder
 
 
 def episode_charts(steps: TemporalDictTensor) -> dict[str, float]:

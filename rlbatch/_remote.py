@@ -126,13 +126,17 @@ class RemoteWorker:
             time.sleep(_DUMP_WAIT_S)
         return os.pread(self._dump.fileno(), 1 << 20, 0).decode(errors="replace")
 
+    def hang_up(self) -> None:
+        """Closes the pipe: a process that waits for a command ends."""
+        self.connection.close()
+
     def stop(self, grace_s: float) -> None:
         """Ends the process, whatever it is doing, and releases everything.
 
         Args:
             grace_s: How long it may take to end by itself, in seconds.
         """
-        self.connection.close()
+        self.hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
         # The group, and also after a good end: an environment may have left children.

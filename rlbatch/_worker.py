@@ -282,6 +282,7 @@ class LocalWorker:
 
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
         self._generators: Any = None
+        self._is_closed = False
         self._device = recipe.device
         with self._own_generators():
             recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
@@ -290,6 +291,7 @@ class LocalWorker:
 
     def send(self, command: Command, *arguments: Any) -> None:
         """Carries out a command, before it returns."""
+        self._is_closed |= command is Command.CLOSE
         with self._own_generators():
             n_running = getattr(self._worker, command.value)(*arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
@@ -299,8 +301,15 @@ class LocalWorker:
         reply, self._reply = self._reply, None
         return reply
 
+    def hang_up(self) -> None:
+        """Does nothing: there is no pipe."""
+
     def stop(self, grace_s: float) -> None:
-        """Does nothing: there is no process to end."""
+        """Closes environments and agent, unless a command has done so."""
+        if not self._is_closed:
+            self._is_closed = True
+            with contextlib.suppress(Exception):
+                self._worker.close()
 
     @contextlib.contextmanager
     def _own_generators(self) -> Iterator[None]:

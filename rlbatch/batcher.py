@@ -493,5 +493,7 @@ def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
 def _stop_workers(workers: list[Any], grace_s: float) -> None:
     """Ends all processes, and empties the list; they share one time of grace."""
     deadline = time.monotonic() + grace_s
+    for worker in workers:
+        worker.hang_up()
     while workers:
         workers.pop().stop(max(0.0, deadline - time.monotonic()))

@@ -283,6 +283,16 @@ def test_close_closes_environments_and_agents_once(tmp_path):
     assert notes == ["closed\n"] * 6
 
 
+def test_a_failure_closes_what_it_leaves_behind():
+    env = GymEnv([CountingGym(), FailingGym(at_step=0)], seed=0)
+    batcher = make_batcher(0, create_env=lambda seed: env, env_args={})
+    batcher.reset()
+    with pytest.raises(RuntimeError, match="failed on purpose"):
+        batcher.execute()
+    assert all(one.closed for one in env._backend.envs)
+    batcher.close()
+
+
 def test_close_raising_is_reported_and_the_processes_end():
     class Stuck(CountingEnv):
         def close(self):
@@ -457,10 +467,11 @@ def test_a_worker_error_in_a_script_holds_one_chain_of_tracebacks(tmp_path):
         5, Zero, {}, lambda seed: Broken([gymnasium.make("CartPole-v1")], seed), {}, 2, 0
     )
     batcher.reset()
+    print("ready", flush=True)
     batcher.execute()
     batcher.get()
     """
-    code, _, err = run_script(tmp_path, ending)
+    code, _, err = run_script(tmp_path, ending, stop=lambda process: None)
     assert code == 1
     # The parent's own, and the child's inside its message.
     assert err.count("Traceback") == 2

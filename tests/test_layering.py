@@ -35,7 +35,7 @@ LAYERS = (
         "algos.logs",
     },
     {"algos.policies", "algos.curves", "algos.command_line"},
-    {"algos.evaluation"},
+    {"algos.evaluation", "algos.folders"},
     {"algos.run"},
     {"algos.reinforce", "algos.a2c", "algos.dqn", "algos.ga3c"},
 )

@@ -88,10 +88,11 @@ def train(config: Config) -> Result:
     new_agent = partial(create_agent, config.env_id, config.hidden_size)
     agent = new_agent(device=config.device)
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate)
+    n_timesteps = time_limit(config.env_id)
     with (
         Run("reinforce", config, agent.model, optimizer, new_agent) as run,
         RL_Batcher(
-            n_timesteps=time_limit(config.env_id),
+            n_timesteps=n_timesteps,
             create_agent=new_agent,
             agent_args={"device": config.batcher_device},
             create_env=create_env,

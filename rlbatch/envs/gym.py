@@ -211,7 +211,6 @@ class GymEnvInf(GymEnv):
         if self._resetting.any():
             rows = np.flatnonzero(self._resetting)
             self._write_first(after, {key: f[rows] for key, f in result.frames.items()}, rows)
-            done &= ~self._resetting
             self._resetting = np.zeros_like(done)
         return after, done
 

@@ -60,3 +60,4 @@ COUNTDOWN = "tests.algos.tasks:Countdown-v0"
 
 gymnasium.register("TwoStates-v0", TwoStates, 7.5, max_episode_steps=EPISODE_STEPS)
 gymnasium.register("Countdown-v0", Countdown, max_episode_steps=100)
+gymnasium.register("Endless-v0", Countdown)

@@ -88,6 +88,26 @@ def test_actions_may_be_given_by_a_function():
         check_env(env)
 
 
+def test_the_random_stream_of_the_action_space_stays_as_it_was():
+    env = CountingEnv([3])
+    env.action_space.seed(3)
+    expected = [env.action_space.sample() for _ in range(20)]
+    env.action_space.seed(3)
+    check_env(env)
+    assert [env.action_space.sample() for _ in range(20)] == expected
+
+
+def test_actions_have_one_row_per_running_environment_even_if_none_runs():
+    class Counts(CountingEnv):
+        def step(self, action):
+            rows.append((action.n_elems(), len(self.running)))
+            return super().step(action)
+
+    rows = []
+    check_env(Counts([1, 2]), n_steps=4)
+    assert rows == [(2, 2), (1, 1), (0, 0), (2, 2), (1, 1)]
+
+
 def test_an_environment_without_spaces_is_checked_without_them():
     env = CountingEnv([2])
     env.observation_space = None
@@ -442,6 +462,27 @@ def test_an_environment_that_returns_one_pair_is_named():
 
     with pytest.raises(EnvContractError, match="step: returns two pairs: expected so, got 1"):
         check_env(OnePair([2]))
+
+
+def test_a_later_reset_that_does_not_start_new_episodes_is_named():
+    class Resets(CountingEnv):
+        def reset(self, env_info=None):
+            if not len(self.running):
+                return super().reset(env_info)
+            return self._observe(torch.zeros_like(self.numbers)), self.running
+
+    with pytest.raises(EnvContractError, match="reset: initial_state is True"):
+        check_env(Resets([4, 5], autoreset=True), n_steps=6)
+
+
+def test_a_part_of_last_action_that_is_missing_is_named():
+    class Lacks(GymEnv):
+        def _tensors(self, *arguments):
+            observation = super()._tensors(*arguments)
+            return observation.get(key for key in observation if key != "last_action/choice")
+
+    with pytest.raises(EnvContractError, match="step: observations hold last_action/choice"):
+        check_env(Lacks([NestedGym()]))
 
 
 def test_no_environments_at_all_are_named():

@@ -123,6 +123,11 @@ def test_attributes_and_spaces_pass_through():
         _ = env.colour
 
 
+def test_an_object_that_is_not_built_yet_has_no_attributes():
+    with pytest.raises(AttributeError, match="DeviceEnv has no attribute env"):
+        _ = DeviceEnv.__new__(DeviceEnv).level
+
+
 def test_devices_may_be_names_and_are_compared_with_their_index():
     env = DeviceEnv(CountingEnv([1]), "cpu", "cuda")
     assert env.to_device == env.device == as_device("cuda")

@@ -153,8 +153,27 @@ def test_a_reset_in_the_middle_of_episodes_starts_new_ones_everywhere(backend):
             assert observation["initial_state"].tolist() == [True, True]
             (after, _), _ = env.step(actions(0, 0))
             assert after["frame"][:, [0, 2]].tolist() == [[0, 1], [1, 1]]
+            assert torch.equal(
+                after["frame"][:, 1], observation["frame"][:, 1]
+            )  # The same episode.
             assert after["episode_length"].tolist() == [1, 1]
             assert after["episode_return"].tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("backend", ["list", "sync-SAME_STEP"])
+def test_the_return_of_each_environment_is_its_own(backend):
+    class Pays(CountingGym):
+        def step(self, action):
+            frame, _, *rest = super().step(action)
+            return frame, self.number, *rest
+
+    env = GymEnv(gym_env(backend, [partial(Pays, 5, 1), partial(Pays, 7, 3), partial(Pays, 9, 2)]))
+    _, running = env.reset()
+    returns = []
+    while len(running):
+        (after, _), (_, running) = env.step(actions(*[0] * len(running)))
+        returns.append(after["episode_return"].tolist())
+    assert returns == [[5, 7, 9], [14, 18], [21]]
 
 
 def test_auto_resets_agree_with_a_vector_environment_in_the_same_step_mode():
@@ -249,3 +268,17 @@ def test_what_was_returned_is_never_written_again(make_env, backend):
     for (observation, running), (copy, running_copy) in zip(returned, copies, strict=True):
         assert torch.equal(running, running_copy)
         assert all(torch.equal(observation[key], copy[key]) for key in copy)
+
+
+@pytest.mark.parametrize("backend", ["list", "sync-SAME_STEP", "sync-NEXT_STEP"])
+def test_no_two_tensors_of_an_observation_share_memory(backend):
+    makers = [partial(CountingGym, number, length=number + 1) for number in range(3)]
+    for make_env in (GymEnv, GymEnvInf):
+        env = make_env(gym_env(backend, makers))
+        observations = [env.reset()[0]]
+        (after, _), (following, running) = env.step(actions(0, 0, 0))
+        observations += [after, following]
+        observations.append(env.step(actions(*[0] * len(running)))[0][0])
+        for observation in observations:
+            places = [tensor.data_ptr() for tensor in observation.values()]
+            assert len(set(places)) == len(places) == 9

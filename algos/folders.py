@@ -1,0 +1,35 @@
+"""Where a run keeps its files."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+import torch
+
+import rlbatch
+from algos import checkpoints
+from algos.command_line import RunConfig
+
+
+def open_folder(algorithm: str, config: RunConfig) -> Path:
+    """Creates the run's folder and writes `config.json` into it.
+
+    Raises:
+        FileExistsError: There is another run in it, which would be overwritten.
+    """
+    resumed = checkpoints.locate(config.resume).parent if config.resume else None
+    folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
+    if folder is None:
+        env = config.env_id.replace("/", "-").replace(":", "-")
+        now = time.strftime("%Y%m%d-%H%M%S")
+        folder = Path("runs", f"{env}__{algorithm}__{config.seed}__{now}")
+    if (folder / "config.json").exists() and folder != resumed:
+        raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; resume it?")
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
+    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
+    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    return folder

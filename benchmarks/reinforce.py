@@ -1,0 +1,71 @@
+"""Seconds until REINFORCE solves CartPole-v1, with its default options, for several seeds.
+
+A run ends when two evaluations in a row, of 100 complete episodes each that nobody has seen, reach
+a mean return of 475; the second one is of the final weights, and is what is reported. The seconds
+are those of training with its evaluations, from the first iteration on; the seconds that the
+processes take to start come before.
+
+- `n_solved`: seeds that reached the target.
+- `seconds_median`, `seconds_max`: over the seeds.
+- `return/<seed>`, `seconds/<seed>`, `steps/<seed>`: of one seed; environment steps in training.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+from algos.reinforce.train import Config, train
+from benchmarks.report import Report
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to measure."""
+
+    n_seeds: int = 5
+    """Runs, with the seeds from 0 on."""
+    runs: str | None = None
+    """Folder to keep the runs in, with logs and curves; they are dropped if there is none."""
+    out: str | None = None
+    """File that the JSON object is written to as well."""
+
+
+def main(options: Options) -> None:
+    """Trains once per seed, prints a table and, last, one JSON object."""
+    report = Report("reinforce", ["seed", "return", "deviation", "steps", "iterations", "seconds"])
+    seconds, n_solved = [], 0
+    with tempfile.TemporaryDirectory() as dropped:
+        for seed in range(options.n_seeds):
+            folder = Path(options.runs or dropped) / f"seed_{seed}"
+            config = Config(seed=seed, checkpoint_dir=str(folder))
+            result = train(config)
+            score, n_steps = result.score, result.n_steps
+            report.row(
+                seed,
+                f"{score.mean:.1f}",
+                f"{score.std:.1f}",
+                f"{n_steps:,}",
+                result.n_iterations,
+                f"{result.seconds:.1f}",
+            )
+            for name, figure in (
+                ("return", score.mean),
+                ("seconds", round(result.seconds, 1)),
+                ("steps", n_steps),
+            ):
+                report.figure(f"{name}/{seed}", figure)
+            seconds.append(round(result.seconds, 1))
+            n_solved += score.mean >= config.target
+    report.figure("n_solved", n_solved)
+    report.figure("seconds_median", statistics.median(seconds))
+    report.figure("seconds_max", max(seconds))
+    report.finish(options.out)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Options, description=__doc__))

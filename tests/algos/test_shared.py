@@ -1,0 +1,490 @@
+"""The parts that the examples share."""
+
+import dataclasses
+import math
+import random
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from algos import checkpoints
+from algos.command_line import RunConfig, parse
+from algos.curves import draw_curve
+from algos.environments import (
+    Episodes,
+    SeedInOptions,
+    create_env,
+    episode_infos,
+    reward_threshold,
+    spaces_of,
+    time_limit,
+)
+from algos.evaluation import Evaluation, Score
+from algos.folders import open_folder
+from algos.logs import Log, Table, read_table
+from algos.policies import policy_head
+from algos.reproducibility import get_generators, set_generators, set_up
+from algos.run import Run, episode_charts
+from rlbatch import CallOrderError, DictTensor, RL_Agent, TemporalDictTensor
+from tests.algos.tasks import COUNTDOWN, TWO_STATES
+
+# --- Policies. ---
+
+SPACES = {
+    "discrete": spaces.Discrete(5),
+    "several": spaces.MultiDiscrete([3, 2, 4]),
+    "grid": spaces.MultiDiscrete([[3, 2], [2, 4]]),
+    "real": spaces.Box(-1, 1, (3,)),
+    "scalar": spaces.Box(-1, 1, ()),
+    "matrix": spaces.Box(-1, 1, (2, 3)),
+}
+
+
+def head_of(space: spaces.Space, n_features: int = 4) -> torch.nn.Module:
+    """Returns a head whose weights are far from zero."""
+    head = policy_head(space, n_features)
+    with torch.no_grad():
+        for parameter in head.parameters():
+            parameter.normal_()
+    return head
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_a_policy_gives_actions_of_its_space_and_one_number_per_row(space):
+    with torch.no_grad():
+        policy = head_of(space)(torch.randn(6, 7, 4))
+    for action in (policy.sample(), policy.mode):
+        assert action.shape == (6, 7, *space.shape)
+        assert policy.log_prob(action).shape == policy.entropy().shape == (6, 7)
+        for one in action.flatten(0, 1).numpy():
+            # A Box is not a bound: environments get clipped actions.
+            assert isinstance(space, spaces.Box) or space.contains(one.astype(space.dtype))
+        assert action.dtype == (torch.float32 if isinstance(space, spaces.Box) else torch.int64)
+
+
+@pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
+def test_gradients_of_a_policy_are_finite(space):
+    head = head_of(space)
+    policy = head(torch.randn(6, 4))
+    (policy.log_prob(policy.sample()) + policy.entropy()).sum().backward()
+    for parameter in head.parameters():
+        assert parameter.grad.isfinite().all()
+        assert parameter.grad.any()
+
+
+def test_several_choices_add_up():
+    head = head_of(SPACES["several"])
+    features = torch.randn(1, 4)
+    logits = head.logits(features).view(3, 4)
+    parts = [logits[choice, :size].log_softmax(-1) for choice, size in enumerate([3, 2, 4])]
+    policy = head(features)
+    action = torch.tensor([[2, 0, 3]])
+    log_prob = parts[0][2] + parts[1][0] + parts[2][3]
+    torch.testing.assert_close(policy.log_prob(action), log_prob[None])
+    entropy = -sum((part.exp() * part).sum() for part in parts)
+    torch.testing.assert_close(policy.entropy(), entropy[None])
+
+
+def test_a_new_policy_is_nearly_uniform():
+    policy = policy_head(spaces.Discrete(4), 16)(torch.rand(100, 16) * 2 - 1)
+    assert (policy.probs - 0.25).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("space", "error"),
+    [
+        (spaces.Discrete(3, start=1), ValueError),
+        (spaces.MultiDiscrete([2, 2], start=[0, 1]), ValueError),
+        (spaces.MultiBinary(3), TypeError),
+    ],
+)
+def test_rejects_an_action_space_that_it_does_not_know(space, error):
+    with pytest.raises(error, match="action_space: expected"):
+        policy_head(space, 4)
+
+
+# --- Environments. ---
+
+
+def test_seeds_of_episodes_differ_in_everything_they_depend_on():
+    seeds = [
+        seed
+        for run in range(3)
+        for use in Episodes
+        for iteration in range(20)
+        for seed in episode_infos(8, run, use, iteration)[1]["seed"].tolist()
+    ]
+    assert len(set(seeds)) == len(seeds) == 3 * 3 * 20 * 8
+
+
+def test_the_seed_of_a_reset_may_come_in_its_options():
+    env = SeedInOptions(gymnasium.make("CartPole-v1"))
+    plain = gymnasium.make("CartPole-v1")
+    for seed in (3, 4, 3):
+        found, _ = env.reset(seed=99, options={"seed": seed})
+        np.testing.assert_array_equal(found, plain.reset(seed=seed)[0])
+    # The same options again, as an environment that resets itself repeats them.
+    found, _ = env.reset(options={"seed": 3})
+    np.testing.assert_array_equal(found, plain.reset()[0])
+
+
+def test_other_options_reach_the_environment():
+    env = SeedInOptions(gymnasium.make("CartPole-v1"))
+    found, _ = env.reset(options={"seed": 0, "low": 0.2, "high": 0.3})
+    assert ((found >= 0.2) & (found <= 0.3)).all()
+
+
+def test_an_environment_resets_itself_with_new_episodes():
+    env = create_env(COUNTDOWN, 2, "cpu", seed=0, autoreset=True)
+    observation, _ = env.reset(episode_infos(2, 0, Episodes.TRAINING, 0)[1])
+    lengths = set()
+    for _ in range(50):
+        _, (observation, _) = env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64)}))
+        lengths |= set(observation["frame"][:, 0].tolist())
+    assert len(lengths) > 3
+
+
+def test_observations_are_flat_and_real_actions_are_clipped():
+    observation_space, action_space = spaces_of(TWO_STATES)
+    assert observation_space.shape == (2,)
+    assert action_space == spaces.Discrete(2)
+    env = create_env("Pendulum-v1", 1, "cpu", seed=0)
+    env.reset()
+    (within, _), _ = env.step(DictTensor({"action": torch.tensor([[2.0]])}))
+    env = create_env("Pendulum-v1", 1, "cpu", seed=0)
+    env.reset()
+    (beyond, _), _ = env.step(DictTensor({"action": torch.tensor([[50.0]])}))
+    assert torch.equal(within["frame"], beyond["frame"])
+
+
+def test_an_environment_can_look_as_if_it_were_elsewhere():
+    observation, running = create_env(TWO_STATES, 3, "meta", seed=0).reset()
+    assert observation.device() == running.device == torch.device("meta")
+
+
+def test_facts_about_an_environment():
+    assert (time_limit("CartPole-v1"), reward_threshold("CartPole-v1")) == (500, 475.0)
+    assert (time_limit(TWO_STATES), reward_threshold(TWO_STATES)) == (8, 7.5)
+    assert reward_threshold(COUNTDOWN) is None
+    with pytest.raises(ValueError, match="expected an environment registered with max_episode_ste"):
+        time_limit("tests.algos.tasks:Endless-v0")
+
+
+# --- Reproducibility. ---
+
+
+def draws() -> tuple:
+    return random.random(), np.random.random(), torch.rand(()).item()
+
+
+def test_generators_go_on_where_a_checkpoint_was_written(tmp_path):
+    set_up(seed=7, torch_deterministic=False, n_threads=1)
+    first = draws()
+    checkpoints.save(tmp_path, {"algorithm": "x", "generators": get_generators()})
+    second = draws()
+    set_up(seed=7, torch_deterministic=True, n_threads=1)
+    assert torch.are_deterministic_algorithms_enabled()
+    assert draws() == first
+    set_generators(checkpoints.load(tmp_path, "x")["generators"])
+    assert draws() == second
+
+
+# --- Checkpoints. ---
+
+
+def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path):
+    checkpoints.save(tmp_path, {"algorithm": "x", "n": 1})
+    with pytest.raises((AttributeError, TypeError), match="pickle"):
+        checkpoints.save(tmp_path, {"algorithm": "x", "n": 2, "file": lambda: None})
+    assert checkpoints.load(tmp_path, "x")["n"] == 1
+    assert checkpoints.load(tmp_path / "checkpoint.pt", "x")["n"] == 1
+
+
+def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
+    with pytest.raises(FileNotFoundError, match="expected a file or a run's folder, got"):
+        checkpoints.load(tmp_path, "x")
+    checkpoints.save(tmp_path, {"algorithm": "x"})
+    with pytest.raises(ValueError, match="expected y, got a run of x"):
+        checkpoints.load(tmp_path, "y")
+
+
+# --- Logs and curves. ---
+
+
+def test_a_table_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
+    path = tmp_path / "table.csv"
+    table = Table(path, step=0)
+    for step in (10, 20, 30):
+        table.write({"step": step, "x": step / 10})
+    table.close()
+    table = Table(path, step=20)
+    table.write({"step": 25, "x": 2.5})
+    table.close()
+    assert [(row["step"], row["x"]) for row in read_table(path)] == [
+        ("10", "1.0"),
+        ("20", "2.0"),
+        ("25", "2.5"),
+    ]
+    Table(path, step=0).close()
+    assert read_table(path) == []
+
+
+def test_a_table_refuses_a_column_that_the_first_row_had_not(tmp_path):
+    table = Table(tmp_path / "table.csv", step=0)
+    table.write({"step": 1, "x": 1.0})
+    with pytest.raises(ValueError, match="y"):
+        table.write({"step": 2, "x": 1.0, "y": 1.0})
+    table.close()
+
+
+def test_figures_are_in_the_table_and_in_tensorboard(tmp_path, capsys):
+    with Log(tmp_path, total_steps=100) as log:
+        log.write("training", 10, 0.5, {"losses/policy": torch.tensor(0.25)})
+        log.write("training", 20, 1.0, {"losses/policy": math.nan})
+        log.show(20, latest="1", score="2")
+        log.say("a line")
+    assert capsys.readouterr().out == "a line\n"
+    rows = read_table(tmp_path / "training.csv")
+    assert [row["losses/policy"] for row in rows] == ["0.25", "nan"]
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    scalars = events.Scalars("losses/policy")
+    assert [scalar.step for scalar in scalars] == [10, 20]
+    assert scalars[0].value == 0.25
+
+
+def test_a_curve_needs_no_evaluation(tmp_path):
+    with Log(tmp_path, total_steps=100) as log:
+        log.write("training", 10, 0.5, {"charts/episodic_return": 1.0})
+    draw_curve(tmp_path)
+    assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+# --- Evaluation. ---
+
+
+class Constant(RL_Agent):
+    """Always takes the first action, slowly where `wait_s` says so."""
+
+    def __init__(self, device: Any, wait_s: float = 0.0):
+        self.wait_s = wait_s
+
+    def __call__(self, state, observation, agent_info, history=None):
+        time.sleep(self.wait_s)
+        assert not agent_info["stochastic"].any()
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        return DictTensor({"action": action}), DictTensor()
+
+    def update(self, info: Any) -> None:
+        pass
+
+
+def countdown(**options: Any) -> RunConfig:
+    common = {"env_id": COUNTDOWN, "n_envs": 2, "n_processes": 0, "evaluation_episodes": 30}
+    return RunConfig(**{**common, **options})
+
+
+def countdown_lengths(config: RunConfig, use: Episodes, iteration: int) -> list[float]:
+    """Returns the lengths of the episodes, each played in an environment of its own."""
+    seeds = episode_infos(config.evaluation_episodes, config.seed, use, iteration)[1]["seed"]
+    env = gymnasium.make(COUNTDOWN)
+    return [float(env.reset(seed=seed)[0][0]) for seed in seeds.tolist()]
+
+
+@pytest.mark.parametrize("evaluation_timesteps", [100, 3])
+def test_a_score_is_the_mean_over_complete_episodes(evaluation_timesteps):
+    config = countdown(evaluation_timesteps=evaluation_timesteps)
+    with Evaluation(config, Constant) as evaluation:
+        assert evaluation.finish() is None
+        evaluation.start({}, Episodes.EVALUATION, 4)
+        score = evaluation.finish()
+        other = evaluation.run({}, Episodes.EVALUATION, 5)
+    lengths = countdown_lengths(config, Episodes.EVALUATION, 4)
+    assert max(lengths) > 6, "no episode was longer than two turns"
+    assert score == pytest.approx((np.mean(lengths), np.std(lengths), 30))
+    assert other.mean == pytest.approx(np.mean(countdown_lengths(config, Episodes.EVALUATION, 5)))
+
+
+def test_an_evaluation_runs_beside_its_caller():
+    config = countdown(n_processes=2, evaluation_timesteps=4)
+    with Evaluation(config, partial(Constant, wait_s=0.05)) as evaluation:
+        evaluation.start({}, Episodes.EVALUATION, 0)
+        assert evaluation.poll() is None
+        with pytest.raises(CallOrderError, match="expected no evaluation under way"):
+            evaluation.start({}, Episodes.EVALUATION, 1)
+        score = evaluation.finish()
+        assert evaluation.poll() is None
+    assert score.mean == np.mean(countdown_lengths(config, Episodes.EVALUATION, 0))
+
+
+# --- The command line. ---
+
+
+@dataclasses.dataclass(frozen=True)
+class Options(RunConfig):
+    """Of an algorithm."""
+
+    width: int = 8
+    """Of its network."""
+
+
+def saved_run(folder: Path) -> None:
+    config = dataclasses.asdict(Options(seed=5, width=16, checkpoint_dir="elsewhere"))
+    checkpoints.save(folder, {"algorithm": "x", "config": config})
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+def test_options_come_from_the_run_then_from_the_command_line(tmp_path, flag):
+    saved_run(tmp_path)
+    config = parse(Options, "x", [flag, str(tmp_path), "--seed", "6"])
+    assert (config.width, config.seed, config.checkpoint_dir) == (16, 6, None)
+    assert getattr(config, flag.removeprefix("--")) == str(tmp_path)
+
+
+def test_the_target_is_the_environments_unless_another_is_given():
+    assert countdown(env_id="CartPole-v1").target == 475
+    assert countdown().target == math.inf  # It names none.
+    assert parse(Options, "x", ["--target-return", "3"]).target == 3
+    assert parse(Options, "x", ["--target-return", "None"]).target == math.inf
+
+
+def test_rejects_environments_that_can_not_be_dealt_out():
+    with pytest.raises(ValueError, match=r"n_envs: expected a multiple of n_processes \(2\), got"):
+        RunConfig(n_envs=3, n_processes=2)
+    assert RunConfig(n_envs=3, n_processes=0).n_envs_per_process == 3
+
+
+# --- Runs. ---
+
+
+def test_a_run_does_not_write_over_another(tmp_path):
+    config = countdown(checkpoint_dir=str(tmp_path))
+    assert open_folder("x", config) == tmp_path
+    with pytest.raises(FileExistsError, match="expected no run in it"):
+        open_folder("x", config)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    checkpoints.save(elsewhere, {})
+    with pytest.raises(FileExistsError, match="expected no run in it"):
+        open_folder("x", dataclasses.replace(config, resume=str(elsewhere)))
+    checkpoints.save(tmp_path, {})
+    assert open_folder("x", dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
+
+
+def test_a_runs_folder_names_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    folder = open_folder("x", RunConfig(env_id="ALE/Pong-v5", seed=3))
+    assert folder.parent == Path("runs")
+    assert folder.name.startswith("ALE-Pong-v5__x__3__")
+
+
+def test_charts_are_of_the_episodes_that_ended():
+    steps = TemporalDictTensor(
+        {
+            "_observation/done": torch.tensor([[False, True, True], [True, False, True]]),
+            "_observation/episode_return": torch.tensor([[1.0, 2.0, 9.0], [4.0, 1.0, 3.0]]),
+            "_observation/episode_length": torch.tensor([[1, 2, 9], [1, 1, 2]]),
+        },
+        torch.tensor([2, 3]),
+    )
+    charts = episode_charts(steps)
+    assert charts["charts/episodic_return"] == (2 + 4 + 3) / 3
+    assert charts["charts/episodic_length"] == pytest.approx((2 + 1 + 2) / 3)
+    nothing = episode_charts(steps.temporal_slice(0, 0))
+    assert all(math.isnan(figure) for figure in nothing.values())
+
+
+class Scripted:
+    """Stands in for `Evaluation`: gives scores by the iteration whose weights they are of."""
+
+    def __init__(self, running: dict[int, float], final: dict[int, float]):
+        self.scores = {Episodes.EVALUATION: running, Episodes.FINAL_EVALUATION: final}
+        self.tape: list[tuple[str, int]] = []
+        self.due: Score | None = None
+
+    def start(self, weights: Any, use: Episodes, iteration: int) -> None:
+        assert self.due is None
+        self.tape.append((use.name, iteration))
+        self.due = Score(self.scores[use][iteration], 0.0, 1)
+
+    def poll(self) -> None:
+        pass
+
+    def finish(self) -> Score | None:
+        score, self.due = self.due, None
+        return score
+
+    def run(self, weights: Any, use: Episodes, iteration: int) -> Score:
+        self.start(weights, use, iteration)
+        return self.finish()
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def scripted_run(tmp_path, monkeypatch) -> Callable[..., tuple[Run, Scripted]]:
+    def create(running: dict[int, float], final: dict[int, float]) -> tuple[Run, Scripted]:
+        evaluation = Scripted(running, final)
+        monkeypatch.setattr("algos.run.Evaluation", lambda *_: evaluation)
+        config = countdown(
+            checkpoint_dir=str(tmp_path), target_return=10.0, evaluate_every=2, total_steps=12
+        )
+        model = torch.nn.Linear(1, 1)
+        optimizer = torch.optim.Adam(model.parameters())
+        return Run("x", config, model, optimizer, Constant), evaluation
+
+    return create
+
+
+def one_step() -> TemporalDictTensor:
+    """Returns two environments, one step each."""
+    return TemporalDictTensor(
+        {
+            "_observation/done": torch.ones(2, 1, dtype=torch.bool),
+            "_observation/episode_return": torch.ones(2, 1),
+            "_observation/episode_length": torch.ones(2, 1, dtype=torch.int64),
+        }
+    )
+
+
+def test_a_run_ends_when_two_evaluations_reach_the_target(scripted_run):
+    # The weights of iteration 2 and 4 reach it, but a second look at those of 4 does not.
+    run, evaluation = scripted_run({2: 11, 4: 12, 6: 9}, {4: 9, 6: 13})
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        result = run.finish()
+    assert run.solved
+    assert (result.n_iterations, result.n_steps, result.score.mean) == (6, 12, 13)
+    assert evaluation.tape == [
+        ("EVALUATION", 2),
+        ("FINAL_EVALUATION", 4),
+        ("EVALUATION", 4),
+        ("FINAL_EVALUATION", 6),
+    ]
+    rows = read_table(result.folder / "evaluation.csv")
+    figures = [(int(row["step"]), float(row["evaluation/return_mean"])) for row in rows]
+    assert figures == [(4, 11), (8, 9), (8, 12), (12, 13)]
+
+
+def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
+    run, evaluation = scripted_run({2: 1, 4: 2, 6: 3}, {6: 4})
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        result = run.finish()
+    assert not run.solved
+    assert (result.n_iterations, result.score.mean) == (6, 4)
+    assert checkpoints.load(result.folder, "x")["n_steps"] == 12
+    rows = read_table(result.folder / "evaluation.csv")
+    assert [float(row["evaluation/return_mean"]) for row in rows] == [1, 2, 3, 4]
