@@ -109,7 +109,7 @@ def as_device(device: DeviceLike) -> torch.device:
         # torch.cuda.current_device() would open a context; before there is one, it is 0.
         index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0
         return torch.device("cuda", index)
-    return device
+    return torch.device("cpu") if device.type == "cpu" else device  # Without an index.
 
 
 def add_environment_note(error: BaseException, environment: int) -> None:

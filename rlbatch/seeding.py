@@ -69,7 +69,7 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
         raise ValueError(f"seed: expected an integer >= 0, got {seed}")
     root = seed.root if isinstance(seed, Seed) else int(seed)
     first = seed.process * n_envs if isinstance(seed, Seed) else 0
-    return [_nth_seed(root, first + number) for number in range(n_envs)]
+    return _seeds_from(root, first, n_envs)
 
 
 def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | list[list[int]]:
@@ -88,7 +88,8 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | 
     """
     if isinstance(seeds, (int, np.integer)):
         root = _non_negative(int(seeds))
-        return [Seed(_nth_seed(root, k), root, k) for k in range(n_processes)]
+        values = _seeds_from(root, 0, n_processes)
+        return [Seed(value, root, k) for k, value in enumerate(values)]
     seeds = [_non_negative(int(seed)) for seed in seeds]
     if not seeds or len(seeds) % n_processes:
         raise ValueError(
@@ -105,8 +106,10 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | 
 
 
 def derived_seed(*words: int) -> int:
-    """Returns a seed in [0, 2^63) that depends on every one of the given integers."""
-    return int(np.random.SeedSequence(words).generate_state(1, np.uint64)[0] >> np.uint64(1))
+    """Returns a seed in [0, 2^63) that depends on every one of the given integers, all >= 0."""
+    # With their number in front: a SeedSequence takes no notice of zeros at the end.
+    sequence = np.random.SeedSequence((len(words), *words))
+    return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
 def _entropy(seeds: Sequence[int]) -> int:
@@ -119,8 +122,8 @@ def _non_negative(seed: int) -> int:
     return seed
 
 
-def _nth_seed(root: int, number: int) -> int:
+def _seeds_from(root: int, first: int, n: int) -> list[int]:
     # One walk through all 2^32 seeds for everybody; a run starts at a place of its own. So the
     # seeds of one run never repeat, and two runs rarely meet (n environments each: n / 2^31).
-    start = int(np.random.SeedSequence(root).generate_state(1)[0])
-    return ((start + number) * _MULTIPLIER) % _MODULUS
+    start = int(np.random.SeedSequence(root).generate_state(1)[0]) + first
+    return [(number * _MULTIPLIER) % _MODULUS for number in range(start, start + n)]

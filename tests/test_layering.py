@@ -18,6 +18,8 @@ ROOT = Path(__file__).parents[1]
 # Lowest first. A module may import from lower layers and from its own package, nothing else.
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
+    {"rlbatch._checks"},
+    {"rlbatch._named_tensors"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch.envs.check", "rlbatch._slots"},
@@ -49,7 +51,7 @@ HEAVY = {
     "ale_py": {"rlbatch.envs.atari"},
     "optuna": {"rlbatch.search"},
     "ray": {"rlbatch.search", "rlbatch.distributed"},
-    "tensordict": {"rlbatch.dicttensor"},
+    "tensordict": {"rlbatch._named_tensors"},
     "matplotlib": {"algos"},
     "tensorboard": {"algos"},
 }

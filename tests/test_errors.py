@@ -1,0 +1,42 @@
+"""Errors that travel between processes, and the names of devices."""
+
+import pickle
+
+import pytest
+import torch
+
+from rlbatch import DeviceMismatchError, KeyMismatchError
+from rlbatch.errors import add_environment_note, as_device
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("cpu", "cpu"),
+        ("cpu:0", "cpu"),
+        (torch.device("meta"), "meta"),
+        ("cuda", "cuda:0"),
+        ("cuda:3", "cuda:3"),
+        (1, "cuda:1"),
+    ],
+)
+def test_a_device_has_one_name(name, expected):
+    assert str(as_device(name)) == expected
+
+
+def test_a_device_mismatch_survives_a_pickle():
+    error = DeviceMismatchError("frame", torch.device("cpu"), torch.device("meta"), "env.step")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == "env.step: frame: expected a tensor on cpu, got one on meta"
+    assert (copy.where, copy.stage, copy.found) == ("frame", "env.step", torch.device("meta"))
+
+
+def test_a_missing_key_is_a_sentence_without_quotes():
+    assert str(KeyMismatchError("a: expected b")) == "a: expected b"
+
+
+def test_an_environment_is_noted_by_number():
+    error = ValueError("boom")
+    add_environment_note(error, 3)
+    assert error.environment == 3
+    assert error.__notes__ == ["(in environment 3 of this batch)"]
