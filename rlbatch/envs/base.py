@@ -40,7 +40,9 @@ class VecEnv:
     There are two kinds. Those with `autoreset = False` run each environment to the end of its
     episode: `running` holds the numbers of those that still run, and shrinks. Those with
     `autoreset = True` start the next episode at once: `running` is always all of them, in order,
-    and nothing that a caller does per step has to depend on data.
+    and nothing that a caller does per step has to depend on data. Where the next episode can only
+    be started in the step *after* the last one, that step's action is ignored, what it acts on has
+    `done` True, and what it leads to is the first observation.
 
     An observation is a DictTensor with one row per running environment, in ascending order of
     their numbers. Beside the frame (`frame`, or the names of a nested observation joined by `/`)
@@ -51,6 +53,8 @@ class VecEnv:
     - `initial_state` [B] bool: whether this is the first observation of an episode.
     - `last_action` [B, ...]: the action that led here; zeros after a reset.
     - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
+
+    What a call returns is left alone by the next call; it may be written over by the one after.
 
     Attributes:
         autoreset: Which of the two kinds this is.
