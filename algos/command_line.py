@@ -22,7 +22,7 @@ class RunConfig:
     """Everything random in the run follows from this number."""
     total_steps: int = 1_000_000
     """Training ends after this many environment steps, summed over all environments."""
-    n_envs: int = 32
+    n_envs: int = 16
     """Environments to train in, over all processes; a multiple of n-processes."""
     n_processes: int = 2
     """Processes that acquire trajectories; 0 acquires in the main process, for a debugger."""

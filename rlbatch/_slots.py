@@ -24,14 +24,9 @@ from typing import NamedTuple
 
 import torch
 
+from rlbatch._checks import check_same_keys, check_same_rows, check_shape
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import (
-    DeviceMismatchError,
-    DtypeMismatchError,
-    KeyMismatchError,
-    ShapeError,
-    SharedMemoryError,
-)
+from rlbatch.errors import ShapeError, SharedMemoryError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
@@ -85,6 +80,21 @@ _LENGTH = Spec((), torch.int64)
 def specs_of(container: DictTensor) -> dict[str, Spec]:
     """Returns the shape of one row and the dtype of every key."""
     return {key: Spec(tuple(v.shape[1:]), v.dtype) for key, v in container.items()}
+
+
+def check_same_layout(where: str, expected: Layout, found: Layout) -> None:
+    """Checks that a worker stores what the first one does.
+
+    Raises:
+        KeyMismatchError: It has other keys.
+        ShapeError: A row has another shape or dtype.
+    """
+    for part in Layout._fields:
+        first, other = getattr(expected, part), getattr(found, part)
+        check_same_keys(f"{where}: {part}", first, other)
+        for key, spec in first.items():
+            if spec != other[key]:
+                raise ShapeError(f"{where}: {part}/{key}: expected {spec}, got {other[key]}")
 
 
 class SlotStore:
@@ -175,7 +185,7 @@ class SlotWriter:
         self._check_keys("info", info, self.info.keys())
         for key, tensor in info.items():
             target = self.info[key]
-            _check_fits(key, tensor, target)
+            check_same_rows(f"storage: {key}", tensor, target, n_common=1)
             if running is None:
                 target.copy_(tensor)
             else:
@@ -216,7 +226,7 @@ class SlotWriter:
             self.lengths.fill_(t + 1)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
-            _check_fits(key, value, row)
+            check_same_rows(f"storage: {key}", value, row, n_common=1)
             row.index_copy_(0, running, value)
         self.lengths[running] = t + 1
 
@@ -238,9 +248,7 @@ class SlotWriter:
 
     def _check_keys(self, name: str, found: DictTensor, expected: KeysView[str]) -> None:
         if found.keys() != expected:
-            raise KeyMismatchError(
-                f"{name}: expected the keys of the first time, {list(expected)}, got {list(found)}"
-            )
+            check_same_keys(f"storage: {name}, as in the first step", expected, found)
 
     def _check_values(self, values: list[torch.Tensor]) -> None:
         # As whole lists, which is cheap; only a difference is looked at key by key.
@@ -250,20 +258,8 @@ class SlotWriter:
             or [value.device for value in values] != self._devices
         ):
             for key, row, value in zip(self.steps, self._rows(0), values, strict=True):
-                _check_fits(key, value, row)
-                if len(value) != len(row):
-                    raise ShapeError(f"{key}: expected {len(row)} rows, got {len(value)}")
-
-
-def _check_fits(key: str, found: torch.Tensor, row: torch.Tensor) -> None:
-    # One after the other, for the message; the row's batch size is not looked at.
-    if found.device != row.device:
-        raise DeviceMismatchError(key, row.device, found.device, "storage")
-    if found.dtype != row.dtype:
-        raise DtypeMismatchError(f"{key}: expected {row.dtype}, got {found.dtype}")
-    if found.shape[1:] != row.shape[1:]:
-        wanted, got = tuple(row.shape[1:]), tuple(found.shape[1:])
-        raise ShapeError(f"{key}: expected rows of shape {wanted}, got {got}")
+                check_same_rows(f"storage: {key}", value, row, n_common=1)
+                check_shape(f"storage: {key}", value, row.shape)
 
 
 class _Rest:

@@ -29,6 +29,7 @@ import torch
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceMismatchError, EnvContractError
+from rlbatch.seeding import WorkerSeeds
 
 _WATCH_EVERY_S = 0.5
 _AGENT_INFO = "agent_info/"
@@ -50,9 +51,7 @@ class Recipe(NamedTuple):
     Attributes:
         create_env: Called with `env_args` and `seed`.
         create_agent: Called with `agent_args`.
-        seed: For the environments of this worker; an int or one per environment.
-        agent_seed: Given to `agent.seed`; None to leave it out.
-        rng_seed: For the global generators of torch, NumPy and Python.
+        seeds: Of this worker.
         n_timesteps: T.
         device: Where trajectories are stored, observations come from and actions go to.
         info_device: Where the agent finds `agent_info`.
@@ -63,9 +62,7 @@ class Recipe(NamedTuple):
     env_args: dict[str, Any]
     create_agent: Callable[..., Any]
     agent_args: dict[str, Any]
-    seed: Any
-    agent_seed: int | None
-    rng_seed: int
+    seeds: WorkerSeeds
     n_timesteps: int
     device: torch.device
     info_device: torch.device
@@ -124,11 +121,11 @@ class Worker:
 
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
         self._recipe, self._allocate = recipe, allocate
-        _seed_generators(recipe.rng_seed)
-        self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seed})
+        _seed_generators(recipe.seeds.generators)
+        self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
         self.agent = recipe.create_agent(**recipe.agent_args)
-        if recipe.agent_seed is not None:
-            self.agent.seed(recipe.agent_seed)
+        if recipe.seeds.agent is not None:
+            self.agent.seed(recipe.seeds.agent)
         self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
         self._slots: SlotWriter | None = None

@@ -13,22 +13,28 @@ from typing import Any, Self
 
 import torch
 
+from rlbatch._checks import check_same_keys, check_same_rows
 from rlbatch._remote import RemoteWorker
-from rlbatch._slots import Layout, SlotStore, SlotWriter, check_free_memory, shared_block
+from rlbatch._slots import (
+    Layout,
+    SlotStore,
+    SlotWriter,
+    check_free_memory,
+    check_same_layout,
+    shared_block,
+)
 from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
     DeviceMismatchError,
-    DtypeMismatchError,
-    KeyMismatchError,
     ShapeError,
     WorkerError,
     WorkerTimeoutError,
     as_device,
 )
-from rlbatch.seeding import Seed, derived_seed, process_seeds
+from rlbatch.seeding import worker_seeds
 
 _LIVENESS_S = 0.25
 # How long workers may take to end by themselves, having been told to, or when one has failed.
@@ -140,11 +146,11 @@ class RL_Batcher:
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
         self._state = _State.NEW
+        recipe = partial(Recipe, create_env, env_args, create_agent, agent_args)
         recipes = [
-            Recipe(create_env, env_args, create_agent, agent_args, *seeds_of_process,
-                   n_timesteps, self._device, as_device(info_device), num_threads)
-            for seeds_of_process in _seeds(seeds, agent_seeds, max(n_processes, 1))
-        ]  # fmt: skip
+            recipe(own, n_timesteps, self._device, as_device(info_device), num_threads)
+            for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
+        ]
         self._workers: list[Any] = []
         # Runs at the latest when the interpreter ends; holds the list, not the batcher.
         self._stop = weakref.finalize(self, _stop_workers, self._workers, _CLOSE_GRACE_S)
@@ -377,10 +383,9 @@ class RL_Batcher:
         """Answers the workers, which now know what they store; waits for the slowest first step."""
         if self._workers[0].connection is None:
             return  # It has called _allocate_here.
-        layouts = [message.layout for message in self._gather(self._timeout)]
-        for number, layout in enumerate(layouts):
-            _check_same_layout(number, layouts[0], layout)
-        layout = layouts[0]
+        layout, *others = [message.layout for message in self._gather(self._timeout)]
+        for number, other in enumerate(others, start=1):
+            check_same_layout(f"worker {number}", layout, other)
         n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
         descriptor = cuda_block = None
         if self._device.type == "cpu":
@@ -412,40 +417,10 @@ class RL_Batcher:
         if info.n_elems() != self.n_elems():
             raise ShapeError(f"{name}: expected {self.n_elems()} rows, got {info.n_elems()}")
         if not template.empty():
-            _check_same_specs(name, template, info)
+            check_same_keys(name, template, info)
+            for key, tensor in template.items():
+                check_same_rows(f"{name}/{key}", info[key], tensor, n_common=1)
         return info
-
-
-def _check_same_specs(name: str, expected: DictTensor, found: DictTensor) -> None:
-    if expected.keys() != found.keys():
-        raise KeyMismatchError(f"{name}: expected the keys {list(expected)}, got {list(found)}")
-    for key, spec in expected.specs().items():
-        other = found.specs()[key]
-        if spec["dtype"] != other["dtype"]:
-            raise DtypeMismatchError(
-                f"{name}/{key}: expected {spec['dtype']}, got {other['dtype']}"
-            )
-        if spec["size"] != other["size"]:
-            raise ShapeError(
-                f"{name}/{key}: expected rows of shape {tuple(spec['size'])}, "
-                f"got {tuple(other['size'])}"
-            )
-
-
-def _check_same_layout(number: int, expected: Layout, found: Layout) -> None:
-    for part in Layout._fields:
-        first, other = getattr(expected, part), getattr(found, part)
-        if first.keys() != other.keys():
-            raise KeyMismatchError(
-                f"{part} of worker {number}: expected the keys {list(first)}, as in worker 0, "
-                f"got {list(other)}"
-            )
-        for key in first:
-            if first[key] != other[key]:
-                raise ShapeError(
-                    f"{part}/{key} of worker {number}: expected {first[key]}, as in worker 0, "
-                    f"got {other[key]}"
-                )
 
 
 def _template(name: str, info: DictTensor | None) -> DictTensor:
@@ -456,27 +431,6 @@ def _template(name: str, info: DictTensor | None) -> DictTensor:
         if info.n_elems() != 1:
             raise ShapeError(f"{name}: expected one row as an example, got {info.n_elems()}")
     return info
-
-
-def _seeds(
-    seeds: int | Sequence[int], agent_seeds: int | Sequence[int] | None, n_processes: int
-) -> list[tuple[Any, int | None, int]]:
-    # Per process: the environments' seed, the agent's, and that of the global generators.
-    env: list[Any] = list(process_seeds(seeds, n_processes))
-    if agent_seeds is None:
-        agents: list[int | None] = [None] * n_processes
-    elif isinstance(agent_seeds, int):
-        agents = [derived_seed(agent_seeds, number) for number in range(n_processes)]
-    elif len(agent_seeds) == n_processes:
-        agents = list(agent_seeds)
-    else:
-        raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
-    triples = []
-    for number, (env_seed, agent_seed) in enumerate(zip(env, agents, strict=True)):
-        words = [env_seed.root] if isinstance(env_seed, Seed) else list(env_seed)
-        words += [number] if agent_seed is None else [agent_seed, number]
-        triples.append((env_seed, agent_seed, derived_seed(*words)))
-    return triples
 
 
 def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:

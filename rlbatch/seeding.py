@@ -7,6 +7,7 @@ on the process it runs in; splitting the same environments over more processes c
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -72,7 +73,7 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
     return _seeds_from(root, first, n_envs)
 
 
-def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | list[list[int]]:
+def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | list[int]]:
     """Returns what each process passes to `create_env` as `seed`.
 
     Args:
@@ -103,6 +104,54 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed] | 
         return [Seed(value, root, k) for k, value in enumerate(seeds)]
     share = len(seeds) // n_processes
     return [seeds[k * share : (k + 1) * share] for k in range(n_processes)]
+
+
+class WorkerSeeds(NamedTuple):
+    """What one worker of a batcher is seeded with.
+
+    Attributes:
+        env: Passed to `create_env`: a `Seed`, or one seed per environment.
+        agent: Passed to `RL_Agent.seed`; None to leave that out.
+        generators: For the global generators of Python, NumPy and torch.
+    """
+
+    env: Seed | list[int]
+    agent: int | None
+    generators: int
+
+
+def worker_seeds(
+    seeds: int | Sequence[int], agent_seeds: int | Sequence[int] | None, n_processes: int
+) -> list[WorkerSeeds]:
+    """Returns the seeds of every worker.
+
+    Args:
+        seeds: See `process_seeds`.
+        agent_seeds: An int, or one per process, or None.
+        n_processes: Number of processes, at least 1.
+
+    Raises:
+        ValueError: There are too many or too few seeds, or one of `seeds` is negative.
+    """
+    if agent_seeds is None:
+        agents: list[int | None] = [None] * n_processes
+    elif isinstance(agent_seeds, int):
+        agents = [derived_seed(agent_seeds, number) for number in range(n_processes)]
+    elif len(agent_seeds) == n_processes:
+        agents = list(agent_seeds)
+    else:
+        raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
+    envs = process_seeds(seeds, n_processes)
+    return [
+        WorkerSeeds(env, agent, _generators_seed(env, agent, number))
+        for number, (env, agent) in enumerate(zip(envs, agents, strict=True))
+    ]
+
+
+def _generators_seed(env: Seed | list[int], agent: int | None, number: int) -> int:
+    words = [env.root] if isinstance(env, Seed) else list(env)
+    words += [number] if agent is None else [agent, number]
+    return derived_seed(*words)
 
 
 def derived_seed(*words: int) -> int:

@@ -458,7 +458,11 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [
-        (lambda a: a.set("extra", a["action"]), KeyMismatchError, "action: expected the keys"),
+        (
+            lambda a: a.set("extra", a["action"]),
+            KeyMismatchError,
+            "action, as in the first step: expected the keys",
+        ),
         (
             lambda a: a.set("count", a["count"].float()),
             DtypeMismatchError,

@@ -31,7 +31,7 @@ from rlbatch.returns import discounted_returns
 class Config(RunConfig):
     """Options of a REINFORCE run."""
 
-    learning_rate: float = 5e-3
+    learning_rate: float = 1e-2
     """Step size of Adam, for the policy and the baseline."""
     discount: float = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""

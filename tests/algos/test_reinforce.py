@@ -330,6 +330,8 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     rows = read_table(tmp_path / "training.csv")
     assert [int(row["step"]) for row in rows] == [32, 64, 96, 128, 160]
     assert rows[3]["seconds"] != "9.9"
+    seconds = [float(row["seconds"]) for row in rows]
+    assert seconds == sorted(seconds), "the clock did not go on"
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
