@@ -5,7 +5,8 @@ next episode when one ends, and keep what a learner needs: observation, action, 
 every step. The peers do so in the usual loop over `step`, into tensors allocated once, in one
 process with one torch thread; RL_Batcher by `execute` and `get`. Within a round the competitors
 run one after the other; medians over rounds are compared, so that a machine that drifts slows
-all of them.
+all of them. A step is one that an action decides: in Gymnasium's default mode an environment
+resets in a step of its own, which is not counted.
 
 - `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
   as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
@@ -86,7 +87,7 @@ class NoOpEnv(VecEnv):
 
     autoreset = True
 
-    def __init__(self, n_envs: int, n_keys: int = 10):
+    def __init__(self, n_envs: int, seed: Any, n_keys: int = 10):
         observation = {f"key{k}": torch.zeros(n_envs, 4) for k in range(n_keys)}
         self._now = DictTensor(observation), torch.arange(n_envs)
 
@@ -116,6 +117,7 @@ class GymnasiumLoop:
     def __init__(self, vector: gymnasium.vector.VectorEnv):
         self.vector, self.n_envs, self.model = vector, vector.num_envs, network()
         self.frame, _ = vector.reset(seed=0)
+        self.n_due = 0  # Environments whose next step is their reset.
         shape = (N_TIMESTEPS, self.n_envs)
         self.frames = torch.zeros(*shape, *self.frame.shape[1:])
         self.actions = torch.zeros(shape, dtype=torch.int64)
@@ -124,7 +126,8 @@ class GymnasiumLoop:
 
     @torch.no_grad()
     def acquire(self) -> int:
-        """Acquires T steps; returns how many environment steps that were."""
+        """Acquires T steps; returns how many environment steps that were, resets left out."""
+        n_resets = 0
         for t in range(N_TIMESTEPS):
             frame = torch.from_numpy(self.frame)
             action = self.model(frame).argmax(1)
@@ -133,7 +136,9 @@ class GymnasiumLoop:
             self.rewards[t] = torch.from_numpy(np.asarray(reward, np.float32))
             self.terminated[t] = torch.from_numpy(terminated)
             self.truncated[t] = torch.from_numpy(truncated)
-        return N_TIMESTEPS * self.n_envs
+            n_resets += self.n_due
+            self.n_due = int((terminated | truncated).sum())
+        return N_TIMESTEPS * self.n_envs - n_resets
 
     def close(self) -> None:
         """Closes the environments."""
@@ -162,10 +167,12 @@ class Batched:
         self.batcher.reset()
 
     def acquire(self) -> int:
-        """Acquires T steps; returns how many environment steps that were."""
+        """Acquires T steps; returns how many environment steps that were, resets left out."""
         self.batcher.execute()
-        trajectories, _ = self.batcher.get()
-        return trajectories.n_elems() * N_TIMESTEPS
+        steps = self.batcher.get()[0].trajectories
+        # Done before the step: a vector environment resets in it. A no-op one has no such key.
+        resets = steps["observation/done"].sum() if "observation/done" in steps else 0
+        return steps.n_elems() * N_TIMESTEPS - int(resets)
 
     def close(self) -> None:
         """Closes the batcher."""

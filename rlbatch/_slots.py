@@ -159,9 +159,9 @@ class SlotWriter:
         self._observation_keys = store.layout.observation.keys()
         self._action_keys = store.layout.action.keys()
         self._rows_at: dict[int, list[torch.Tensor]] = {}
-        self._shapes = [row.shape for row in self._rows(0)]
-        self._dtypes = [row.dtype for row in self._rows(0)]
-        self._devices = [row.device for row in self._rows(0)]
+        self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
+        n = len(store.layout.observation)
+        self._all, self._actions = slice(None), slice(n, n + len(store.layout.action))
 
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
@@ -221,14 +221,19 @@ class SlotWriter:
         values += [action.variables[key] for key in self._action_keys]
         values += [after.variables[key] for key in self._observation_keys]
         if running is None:
-            self._check_values(values)
+            self._check_values(t, values)
             torch._foreach_copy_(self._rows(t), values)
-            self.lengths.fill_(t + 1)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
             check_same_rows(f"storage: {key}", value, row, n_common=1)
             row.index_copy_(0, running, value)
-        self.lengths[running] = t + 1
+
+    def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
+        """Says how many steps of some slots, or with None of all, have been written."""
+        if running is None:
+            self.lengths.fill_(length)
+        else:
+            self.lengths[running] = length
 
     def _rows(self, t: int) -> list[torch.Tensor]:
         """Returns the views of a step, made once: making them costs more than writing them."""
@@ -250,13 +255,12 @@ class SlotWriter:
         if found.keys() != expected:
             check_same_keys(f"storage: {name}, as in the first step", expected, found)
 
-    def _check_values(self, values: list[torch.Tensor]) -> None:
-        # As whole lists, which is cheap; only a difference is looked at key by key.
-        if (
-            [value.shape for value in values] != self._shapes
-            or [value.dtype for value in values] != self._dtypes
-            or [value.device for value in values] != self._devices
-        ):
+    def _check_values(self, t: int, values: list[torch.Tensor]) -> None:
+        # Agents are looked at in every step, environments in the first one of each slot; as whole
+        # lists, which is cheap, and only a difference is looked at key by key.
+        part = self._all if t == 0 else self._actions
+        forms = [(value.shape, value.dtype, value.device) for value in values[part]]
+        if forms != self._forms[part]:
             for key, row, value in zip(self.steps, self._rows(0), values, strict=True):
                 check_same_rows(f"storage: {key}", value, row, n_common=1)
                 check_shape(f"storage: {key}", value, row.shape)

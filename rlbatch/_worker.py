@@ -128,7 +128,7 @@ class Worker:
             self.agent.seed(recipe.seeds.agent)
         self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
-        self._slots: SlotWriter | None = None
+        self._slots: Any = None  # A SlotWriter, from the first step on.
         self._running = torch.empty(0, dtype=torch.int64)
         self._policy_version = 0
 
@@ -170,6 +170,8 @@ class Worker:
             if not len(self._running):
                 break
             self._step(t)
+        if len(self._running):
+            self._slots.set_lengths(self._unless_everyone(), self._recipe.n_timesteps)
         return len(self._running)
 
     def update(self, info: Any, policy_version: int) -> int:
@@ -198,6 +200,7 @@ class Worker:
         slots = self._slots or self._first_slots(action, state, after)
         slots.write(t, everyone, self._observation, action, after)
         if len(running) != len(self._running):
+            slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again below.
             state = self._narrow(running, state)
         self._observation, self._state, self._running = following, state, running
         stored = time.perf_counter()

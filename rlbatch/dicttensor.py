@@ -85,7 +85,7 @@ def masked_dicttensor(
         DeviceMismatchError: A device differs.
     """
     check_same_keys("dicttensor1", dicttensor0, dicttensor1)
-    return DictTensor._trusted(
+    return DictTensor.unchecked(
         {key: _masked(key, old, dicttensor1[key], mask) for key, old in dicttensor0.items()}
     )
 
@@ -126,14 +126,17 @@ class DictTensor(NamedTensors):
         check_tensors(self.variables, n_common=1)
 
     @classmethod
-    def _trusted(cls, variables: dict[str, torch.Tensor]) -> DictTensor:
-        """Wraps tensors that are known to fit, without looking at them again."""
+    def unchecked(cls, variables: dict[str, torch.Tensor]) -> DictTensor:
+        """Wraps a dict of tensors that is known to fit, without a look or a copy of the dict.
+
+        For code that makes one per step; everybody else calls the constructor.
+        """
         new = cls.__new__(cls)
         new.variables = variables
         return new
 
     def _with(self, variables: dict[str, torch.Tensor]) -> Self:
-        return self._trusted(variables)  # type: ignore[return-value]
+        return self.unchecked(variables)  # type: ignore[return-value]
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         return self._with({key: function(tensor) for key, tensor in self.variables.items()})
@@ -165,7 +168,7 @@ class DictTensor(NamedTensors):
             return DictTensor()
         parts = [element.variables for element in tensors]
         check_can_cat(parts, n_common=1)
-        return DictTensor._trusted({key: torch.cat([p[key] for p in parts]) for key in parts[0]})
+        return DictTensor.unchecked({key: torch.cat([p[key] for p in parts]) for key in parts[0]})
 
     def __add__(self, other: DictTensor) -> DictTensor:
         """Returns a container of the tensors of both (the same tensors, no copies).
@@ -225,7 +228,7 @@ class DictTensor(NamedTensors):
 
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> DictTensor:
-        return cls._trusted(dict(zip(keys, leaves, strict=True)))
+        return cls.unchecked(dict(zip(keys, leaves, strict=True)))
 
 
 class TemporalDictTensor(NamedTensors):
@@ -270,7 +273,7 @@ class TemporalDictTensor(NamedTensors):
         self.lengths = lengths
 
     @classmethod
-    def _trusted(
+    def unchecked(
         cls, variables: dict[str, torch.Tensor], lengths: torch.Tensor
     ) -> TemporalDictTensor:
         """Wraps tensors that are known to fit, without looking at them again."""
@@ -279,11 +282,11 @@ class TemporalDictTensor(NamedTensors):
         return new
 
     def _with(self, variables: dict[str, torch.Tensor]) -> Self:
-        return self._trusted(variables, self.lengths)  # type: ignore[return-value]
+        return self.unchecked(variables, self.lengths)  # type: ignore[return-value]
 
     def _map(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         variables = {key: function(tensor) for key, tensor in self.variables.items()}
-        return self._trusted(variables, function(self.lengths))  # type: ignore[return-value]
+        return self.unchecked(variables, function(self.lengths))  # type: ignore[return-value]
 
     def device(self) -> torch.device:
         """Returns the device of the tensors and of `lengths`."""
@@ -320,7 +323,7 @@ class TemporalDictTensor(NamedTensors):
         """Cuts T down to the longest row (views, with a copy of the lengths)."""
         longest = int(self.lengths.max()) if self.n_elems() else 0
         variables = {key: tensor[:, :longest] for key, tensor in self.items()}
-        return self._trusted(variables, self.lengths.clone())
+        return self.unchecked(variables, self.lengths.clone())
 
     def temporal_slice(self, index_from: int, index_to: int) -> TemporalDictTensor:
         """Returns the steps from `index_from` up to, not including, `index_to`.
@@ -334,14 +337,16 @@ class TemporalDictTensor(NamedTensors):
         if not 0 <= index_from <= index_to:
             raise ValueError(f"index: expected 0 <= from <= to, got {index_from}, {index_to}")
         variables = {key: tensor[:, index_from:index_to] for key, tensor in self.items()}
-        return self._trusted(variables, (self.lengths - index_from).clamp(0, index_to - index_from))
+        return self.unchecked(
+            variables, (self.lengths - index_from).clamp(0, index_to - index_from)
+        )
 
     def temporal_index(self, index_t: int) -> DictTensor:
         """Returns the step `index_t` of all rows, padding included (views).
 
         Negative counts from the end of T, not from the end of each row.
         """
-        return DictTensor._trusted({key: tensor[:, index_t] for key, tensor in self.items()})
+        return DictTensor.unchecked({key: tensor[:, index_t] for key, tensor in self.items()})
 
     def temporal_multi_index(self, index_t: torch.Tensor) -> DictTensor:
         """Returns one step of each row (a copy).
@@ -358,7 +363,7 @@ class TemporalDictTensor(NamedTensors):
         check_shape("index_t", index_t, self.lengths.shape)
         check_device("index_t", index_t, self.device())
         rows = torch.arange(self.n_elems(), device=self.device())
-        return DictTensor._trusted({key: tensor[rows, index_t] for key, tensor in self.items()})
+        return DictTensor.unchecked({key: tensor[rows, index_t] for key, tensor in self.items()})
 
     def masked_temporal_index(self, index_t: int) -> tuple[DictTensor, torch.Tensor]:
         """Returns the step `index_t` of the rows that are that long (a copy), and their numbers.
@@ -394,7 +399,7 @@ class TemporalDictTensor(NamedTensors):
             key: torch.cat([padded(element[key], n_timesteps) for element in tensors])
             for key in tensors[0]
         }
-        return TemporalDictTensor._trusted(variables, torch.cat([e.lengths for e in tensors]))
+        return TemporalDictTensor.unchecked(variables, torch.cat([e.lengths for e in tensors]))
 
     def expand(self, new_batch_size: int) -> TemporalDictTensor:
         """Adds rows of length 0, filled with 0, up to a batch size (a copy).
@@ -456,7 +461,7 @@ class TemporalDictTensor(NamedTensors):
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> TemporalDictTensor:
         lengths, *values = leaves
-        return cls._trusted(dict(zip(keys, values, strict=True)), lengths)
+        return cls.unchecked(dict(zip(keys, values, strict=True)), lengths)
 
 
 class Trajectories:

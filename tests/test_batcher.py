@@ -593,7 +593,7 @@ def test_stats_tell_where_the_time_goes(n_processes):
 
     class SlowAgent(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):
-            time.sleep(0.02)
+            time.sleep(0.05)
             return super().__call__(state, observation, agent_info)
 
     batcher = make_batcher(
@@ -605,7 +605,7 @@ def test_stats_tell_where_the_time_goes(n_processes):
         batcher.get()
         (stats,) = batcher.stats()
     assert stats["n_steps"] == 4
-    assert 0.04 <= stats["env_s"] < 0.08 <= stats["agent_s"]
+    assert 0.04 <= stats["env_s"] < 0.2 <= stats["agent_s"]
     assert 0 < stats["storage_s"]
     assert (stats["wait_s"] > 0) == (n_processes == 1)
 

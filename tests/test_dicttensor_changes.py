@@ -165,7 +165,7 @@ def test_copy_refuses_what_does_not_fit_and_writes_nothing(kind):
         rows = make(kind, first=50)
         variables = {**rows.variables, key: tensor}
         lengths = [rows.lengths] if kind is TemporalDictTensor else []
-        return kind._trusted(variables, *lengths)  # Also what the constructor would refuse.
+        return kind.unchecked(variables, *lengths)  # Also what the constructor would refuse.
 
     of = "rows" if kind is DictTensor else "steps"
     done = make(kind)["done"]

@@ -94,11 +94,12 @@ class EnvList:
         self.observation_space, self.action_space = envs[0].observation_space, envs[0].action_space
         self.observation_leaves = observation_leaves(self.observation_space)
         self.action_leaves = action_leaves(self.action_space)
-        self._nested_observation = _is_nested(self.observation_space)
         self._seeds: Sequence[int | None] = [None] * len(envs)
         if seed is not None:
             self._seeds = env_seeds(seed, len(envs))
         self._options: list[dict[str, Any] | None] = [None] * len(envs)
+        self._is_checked = [False] * len(envs)
+        self._has_nested_actions = _is_nested(self.action_space)
 
     def reset(self, env_info: DictTensor) -> Arrays:
         columns = {key: tensor.tolist() for key, tensor in env_info.items()}
@@ -111,35 +112,37 @@ class EnvList:
         return frames
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
-        frames = self._empty(len(numbers))
-        for row, number in enumerate(numbers):
+        frames = []
+        for number in numbers:
             options = self._options[number]
             try:
                 frame, _ = self.envs[number].reset(
                     seed=self._seeds[number],
                     options=None if options is None else dict(options),  # It may take keys out.
                 )
-                for key, leaf in self.observation_leaves.items():
-                    _check_frame(key, leaf, np.asarray(leaf.of(frame)), leaf.shape)
-                self._write(frames, row, frame)
+                if not self._is_checked[number]:
+                    self._check(number, frame)
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-        return frames
+            frames.append(frame)
+        return self._batch(frames)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
-        n = len(numbers)
-        frames, reward = self._empty(n), np.empty(n)
-        terminated, truncated = np.empty(n, np.bool_), np.empty(n, np.bool_)
-        envs, write = self.envs, self._write
-        for row, (number, action) in enumerate(zip(numbers, self._values(actions), strict=True)):
+        envs, results = self.envs, []
+        for number, action in zip(numbers, self._values(actions), strict=True):
             try:
-                frame, reward[row], terminated[row], truncated[row], _ = envs[number].step(action)
-                write(frames, row, frame)
+                results.append(envs[number].step(action))
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-        return Result(frames, reward, terminated, truncated)
+        frames, reward, terminated, truncated, _ = zip(*results, strict=True)
+        return Result(
+            self._batch(frames),
+            np.array(reward, np.float64),
+            np.array(terminated, np.bool_),
+            np.array(truncated, np.bool_),
+        )
 
     def close(self) -> None:
         with ExitStack() as stack:  # Closes all of them, even if one raises.
@@ -150,22 +153,20 @@ class EnvList:
         """Returns one action per environment, as a value of the action space."""
         leaves = self.action_leaves.values()
         columns = [_values(leaf, array) for leaf, array in zip(leaves, actions, strict=True)]
-        if _is_nested(self.action_space):
+        if self._has_nested_actions:
             return [assemble(self.action_space, iter(row)) for row in zip(*columns, strict=True)]
         return columns[0]
 
-    def _empty(self, n: int) -> Arrays:
+    def _check(self, number: int, frame: Any) -> None:
+        for key, leaf in self.observation_leaves.items():
+            _check_frame(key, leaf, np.asarray(leaf.of(frame)), leaf.shape)
+        self._is_checked[number] = True
+
+    def _batch(self, frames: Sequence[Any]) -> Arrays:
         return {
-            key: np.empty((n, *leaf.shape), leaf.dtype)
+            key: _stack(leaf, [leaf.of(frame) for frame in frames] if leaf.path else frames)
             for key, leaf in self.observation_leaves.items()
         }
-
-    def _write(self, frames: Arrays, row: int, frame: Any) -> None:
-        if self._nested_observation:
-            for key, leaf in self.observation_leaves.items():
-                frames[key][row] = leaf.of(frame)
-        else:
-            frames["frame"][row] = frame
 
 
 class Vector:
@@ -319,6 +320,14 @@ def _check_frame(key: str, leaf: Leaf, frame: np.ndarray, shape: tuple[int, ...]
         )
 
 
+def _stack(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
+    if not leaf.shape:
+        return np.array(values, leaf.dtype)
+    # Three times as fast as np.stack.
+    flat = np.concatenate(values, dtype=leaf.dtype, casting="unsafe")
+    return flat.reshape(len(values), *leaf.shape)
+
+
 def _is_nested(space: gymnasium.Space) -> bool:
     return isinstance(space, (spaces.Dict, spaces.Tuple))
 
@@ -326,6 +335,6 @@ def _is_nested(space: gymnasium.Space) -> bool:
 def _values(leaf: Leaf, array: np.ndarray) -> list[Any]:
     """Returns the rows of an array as values of the leaf's space."""
     if isinstance(leaf.space, spaces.Discrete):
-        return array.tolist()
+        return list(array)  # NumPy integers: `Discrete.contains` takes twice as long for an int.
     array = array.copy()  # An environment may write into its action; `last_action` is the array.
     return [array[row, ...] for row in range(len(array))]

@@ -72,6 +72,7 @@ class GymEnv(VecEnv):
         self._action_leaves = self._backend.action_leaves
         self._last_action_keys = ["last_" + key for key in self._action_leaves]
         self._running: torch.Tensor | None = None
+        self._return, self._length = np.zeros(0), np.zeros(0, np.int64)
 
     def n_envs(self) -> int:
         """Returns the number of environments."""
@@ -96,7 +97,6 @@ class GymEnv(VecEnv):
             raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
         observation = self._first(self._backend.reset(env_info), n_envs)
         self._running, self._numbers = torch.arange(n_envs), list(range(n_envs))
-        self._return, self._length = np.zeros(n_envs), np.zeros(n_envs, np.int64)
         return observation, self._running
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
@@ -121,60 +121,49 @@ class GymEnv(VecEnv):
             for key, leaf in self._action_leaves.items()
         ]
         after, done = self._observe(self._backend.step(numbers, actions), actions)
+        observation = _tensors(after)
         if not done.any():
-            return (after, running), (after, running)
-        return (after, running), self._after_an_end(after, running, done)
+            return (observation, running), (observation, running)
+        return (observation, running), self._after_an_end(after, running, done)
 
     def close(self) -> None:
         """Closes the environments."""
         self._backend.close()
 
-    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[DictTensor, np.ndarray]:
+    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
         """Returns what a step led to, and whether it ended the episodes."""
         self._return += result.reward
         self._length += 1
         done = result.terminated | result.truncated
-        first = np.zeros(len(done), np.bool_)
-        return self._tensors(result, actions, first, self._return, self._length.copy()), done
-
-    def _after_an_end(
-        self, after: DictTensor, running: torch.Tensor, done: np.ndarray
-    ) -> Observation:
-        """Returns the rows of the environments that still run, and forgets the others."""
-        rows = torch.from_numpy(np.flatnonzero(~done))
-        self._running = running[rows]
-        self._numbers = self._running.tolist()
-        self._return, self._length = self._return[~done], self._length[~done]
-        return after.index(rows), self._running
-
-    def _first(self, frames: Arrays, n: int) -> DictTensor:
-        """Returns `n` first observations of an episode."""
-        no = np.zeros(n, np.bool_)
-        actions = [np.zeros((n, *leaf.shape), leaf.dtype) for leaf in self._action_leaves.values()]
-        result = Result(frames, np.zeros(n), no, no.copy())
-        return self._tensors(result, actions, ~no, np.zeros(n), np.zeros(n, np.int64))
-
-    def _tensors(
-        self,
-        result: Result,
-        actions: list[np.ndarray],
-        initial_state: np.ndarray,
-        episode_return: np.ndarray,
-        episode_length: np.ndarray,
-    ) -> DictTensor:
-        """Returns the arrays under their keys, in their own memory."""
-        arrays = {
+        after = {
             **result.frames,
             "reward": result.reward.astype(np.float32),
             "terminated": result.terminated,
             "truncated": result.truncated,
-            "done": result.terminated | result.truncated,
-            "initial_state": initial_state,
+            "done": done,
+            "initial_state": np.zeros(len(done), np.bool_),
             **dict(zip(self._last_action_keys, actions, strict=True)),
-            "episode_return": episode_return.astype(np.float32),
-            "episode_length": episode_length,
+            "episode_return": self._return.astype(np.float32),
+            "episode_length": self._length.copy(),
         }
-        return DictTensor({key: torch.from_numpy(array) for key, array in arrays.items()})
+        return after, done
+
+    def _after_an_end(self, after: Arrays, running: torch.Tensor, done: np.ndarray) -> Observation:
+        """Returns the rows of the environments that still run, and forgets the others."""
+        kept = ~done
+        self._running = running[torch.from_numpy(kept)]
+        self._numbers = self._running.tolist()
+        self._return, self._length = self._return[kept], self._length[kept]
+        return _tensors({key: array[kept] for key, array in after.items()}), self._running
+
+    def _first(self, frames: Arrays, n: int) -> DictTensor:
+        """Returns `n` first observations of an episode."""
+        nothing = Result(frames, np.zeros(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
+        actions = [np.zeros((n, *leaf.shape), leaf.dtype) for leaf in self._action_leaves.values()]
+        self._return, self._length = np.zeros(n), np.full(n, -1)  # It counts one step.
+        first, _ = self._observe(nothing, actions)
+        first["initial_state"][:] = True
+        return _tensors(first)
 
 
 class GymEnvInf(GymEnv):
@@ -202,45 +191,50 @@ class GymEnvInf(GymEnv):
 
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `GymEnv.reset`."""
-        observation = super().reset(env_info)
         self._resetting = np.zeros(self.n_envs(), np.bool_)
-        return observation
+        return super().reset(env_info)
 
-    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[DictTensor, np.ndarray]:
+    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
         after, done = super()._observe(result, actions)
         if self._resetting.any():
             rows = np.flatnonzero(self._resetting)
-            self._write_first(after, {key: f[rows] for key, f in result.frames.items()}, rows)
+            self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
+            done = after["done"]
         return after, done
 
-    def _after_an_end(
-        self, after: DictTensor, running: torch.Tensor, done: np.ndarray
-    ) -> Observation:
+    def _after_an_end(self, after: Arrays, running: torch.Tensor, done: np.ndarray) -> Observation:
         """Returns all rows, with a first observation in the place of each terminal one."""
+        following = {key: array.copy() for key, array in after.items()}
         if self._backend.resets_late:
-            self._resetting = done
-            return after, running
-        rows = np.flatnonzero(done)
-        following = after.clone()
-        self._write_first(following, self._backend.restart(rows.tolist()), rows)
-        return following, running
+            self._resetting = following["done"].copy()
+        else:
+            rows = np.flatnonzero(done)
+            self._start(following, self._backend.restart(rows.tolist()), rows)
+        return _tensors(following), running
 
-    def _write_first(self, observation: DictTensor, frames: Arrays, rows: np.ndarray) -> None:
+    def _start(self, observation: Arrays, frames: Arrays, rows: np.ndarray) -> None:
         """Turns some rows into first observations, and starts their episodes' counts."""
         self._return[rows], self._length[rows] = 0, 0
-        first = self._first(frames, len(rows))
-        observation.copy_(first, torch.arange(len(rows)), torch.from_numpy(rows))
+        for key, array in observation.items():
+            array[rows] = frames.get(key, key == "initial_state")
+
+
+def _tensors(arrays: Arrays) -> DictTensor:
+    from_numpy = torch.from_numpy
+    return DictTensor.unchecked({key: from_numpy(array) for key, array in arrays.items()})
 
 
 def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
     # A copy: it becomes `last_action`, and the caller may go on to use the tensor.
-    if tensor.device.type != "cpu":
+    if tensor.is_cpu and tensor.dtype is not torch.bfloat16:
+        array = tensor.detach().numpy()
+    elif tensor.is_cpu:  # NumPy has no bfloat16.
+        array = tensor.detach().float().numpy()
+    else:
         raise DeviceMismatchError(key, torch.device("cpu"), tensor.device, "env.step")
-    if tensor.shape != (n, *leaf.shape):
-        raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {tuple(tensor.shape)}")
-    if tensor.is_floating_point() and leaf.dtype.kind != "f":
+    if array.shape != (n, *leaf.shape):
+        raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {array.shape}")
+    if array.dtype.kind == "f" and leaf.dtype.kind != "f":
         raise DtypeMismatchError(f"{key}: expected an integer for {leaf.space}, got {tensor.dtype}")
-    if tensor.dtype is torch.bfloat16:  # NumPy has none.
-        tensor = tensor.float()
-    return tensor.detach().numpy().astype(leaf.dtype)
+    return array.astype(leaf.dtype)

@@ -477,9 +477,9 @@ def test_a_later_reset_that_does_not_start_new_episodes_is_named():
 
 def test_a_part_of_last_action_that_is_missing_is_named():
     class Lacks(GymEnv):
-        def _tensors(self, *arguments):
-            observation = super()._tensors(*arguments)
-            return observation.get(key for key in observation if key != "last_action/choice")
+        def _observe(self, *arguments):
+            arrays, done = super()._observe(*arguments)
+            return {key: a for key, a in arrays.items() if key != "last_action/choice"}, done
 
     with pytest.raises(EnvContractError, match="step: observations hold last_action/choice"):
         check_env(Lacks([NestedGym()]))

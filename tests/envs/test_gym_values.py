@@ -127,10 +127,10 @@ def acting(space, tensor, n=1):
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool])
-def test_a_discrete_action_of_any_integer_dtype_arrives_as_an_int(dtype):
+def test_a_discrete_action_of_any_integer_dtype_arrives_as_an_integer_of_the_space(dtype):
     arrived, last = acting(spaces.Discrete(2), torch.tensor([1, 0], dtype=dtype), n=2)
     assert arrived == [1, 0]
-    assert [type(action) for action in arrived] == [int, int]
+    assert [type(action) for action in arrived] == [np.int64, np.int64]
     assert last.dtype == torch.int64
     assert last.tolist() == [1, 0]
 
