@@ -124,7 +124,7 @@ class Evaluation:
         if n_running:
             self._batcher.execute()
             return None
-        returns, self._returns = torch.tensor(self._returns), None
+        returns, self._returns = torch.tensor(self._returns, dtype=torch.float64), None
         return Score(returns.mean().item(), returns.std(correction=0).item(), len(returns))
 
 

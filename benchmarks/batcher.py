@@ -3,10 +3,9 @@
 All competitors run CartPole-v1 with the same small network choosing actions (greedily), start the
 next episode when one ends, and keep what a learner needs: observation, action, reward and flags of
 every step. The peers do so in the usual loop over `step`, into tensors allocated once, in one
-process with one torch thread; RL_Batcher by `execute` and `get`. Within a round the competitors
-run one after the other; medians over rounds are compared, so that a machine that drifts slows
-all of them. A step is one that an action decides: in Gymnasium's default mode an environment
-resets in a step of its own, which is not counted.
+process with one torch thread; RL_Batcher by `execute` and `get`. A competitor and its peer run in
+turn; the ratio is the median of those of the rounds. A step is one that an action decides: in
+Gymnasium's default mode an environment resets in a step of its own, which is not counted.
 
 - `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
   as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
@@ -19,11 +18,12 @@ resets in a step of its own, which is not counted.
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
@@ -31,7 +31,7 @@ import torch
 import tyro
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
-from benchmarks.report import Report, alternate
+from benchmarks.report import Report
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, VecEnv
 from rlbatch.envs import GymEnvInf
 
@@ -42,9 +42,9 @@ N_TIMESTEPS = 64
 class Config:
     """What to measure."""
 
-    rounds: int = 7
+    rounds: int = 9
     """How often each competitor runs; medians are reported."""
-    seconds: float = 1.0
+    seconds: float = 0.7
     """How long each run lasts at least, in seconds."""
     out: str | None = None
     """File that the JSON object is written to as well."""
@@ -187,18 +187,29 @@ def steps_per_second(competitor: GymnasiumLoop | Batched, seconds: float) -> flo
     return n_steps / elapsed
 
 
-def measure(competitors: dict[str, Any], config: Config) -> dict[str, float]:
-    """Returns the median steps per second of each competitor, run in turn."""
-    for competitor in competitors.values():
-        competitor.acquire()  # Memory is touched and caches are filled.
-    runs = {
-        name: partial(steps_per_second, competitor, config.seconds)
-        for name, competitor in competitors.items()
-    }
-    medians = alternate(runs, config.rounds)
-    for competitor in competitors.values():
-        competitor.close()
-    return medians
+class Comparison(NamedTuple):
+    """Medians over rounds: of both rates, in steps per second, and of the ratio of a round."""
+
+    rate: float
+    peer_rate: float
+    ratio: float
+
+
+def compare(
+    competitor: GymnasiumLoop | Batched, peer: GymnasiumLoop | Batched, config: Config
+) -> Comparison:
+    """Runs a competitor and its peer in turn; closes the competitor, not the peer."""
+    for one in (competitor, peer):
+        one.acquire()  # Memory is touched and caches are filled.
+    rounds = []
+    for _ in range(config.rounds):
+        # One right after the other: the ratio of a round is that of two runs on one machine,
+        # even if that machine is another one, as to its speed, in the next round.
+        peer_rate = steps_per_second(peer, config.seconds)
+        rate = steps_per_second(competitor, config.seconds)
+        rounds.append((rate, peer_rate, rate / peer_rate))
+    competitor.close()
+    return Comparison(*map(statistics.median, zip(*rounds, strict=True)))
 
 
 def vector_env(kind: type, n_envs: int) -> gymnasium.vector.VectorEnv:
@@ -208,52 +219,56 @@ def vector_env(kind: type, n_envs: int) -> gymnasium.vector.VectorEnv:
 
 def compare_cartpole(report: Report, config: Config) -> None:
     """CartPole, one object per environment: the batcher beside both of Gymnasium's."""
-    rates = {}
     for n_envs in (32, 128):
-        sync, asynchronous = "SyncVectorEnv", "AsyncVectorEnv"
-        competitors: dict[str, Any] = {
-            sync: GymnasiumLoop(vector_env(SyncVectorEnv, n_envs)),
-            asynchronous: GymnasiumLoop(vector_env(AsyncVectorEnv, n_envs)),
-            **{f"RL_Batcher, {n} processes": Batched(n_envs, n) for n in (0, 1, 2)},
-        }
-        rates[n_envs] = add_rates(report, "CartPole-v1", n_envs, measure(competitors, config))
-    report.figure("ratio_2x64", rates[128]["RL_Batcher, 2 processes"])
-    report.figure("ratio_2x16", rates[32]["RL_Batcher, 2 processes"])
-    report.figure("ratio_inprocess", rates[32]["RL_Batcher, 0 processes"])
-    report.figure("ratio_inprocess_128", rates[128]["RL_Batcher, 0 processes"])
+        sync = GymnasiumLoop(vector_env(SyncVectorEnv, n_envs))
+        for n_processes in (0, 1, 2):
+            name = f"RL_Batcher, {n_processes} processes"
+            found = compare(Batched(n_envs, n_processes), sync, config)
+            add(report, "CartPole-v1", name, n_envs, found)
+            if n_processes == 2:
+                report.figure(f"ratio_2x{n_envs // 2}", found.ratio)
+            elif n_processes == 0:
+                suffix = "" if n_envs == 32 else f"_{n_envs}"
+                report.figure(f"ratio_inprocess{suffix}", found.ratio)
+        # Last: it keeps a process per environment.
+        asynchronous = GymnasiumLoop(vector_env(AsyncVectorEnv, n_envs))
+        found = compare(asynchronous, sync, config)
+        add(report, "CartPole-v1", "AsyncVectorEnv", n_envs, found)
+        report.figure(f"ratio_async_{n_envs}", found.ratio)
+        report.row("CartPole-v1", "SyncVectorEnv", n_envs, f"{found.peer_rate:,.0f}", "1.00")
+        sync.close()
 
 
 def compare_vectorised(report: Report, config: Config) -> None:
     """Gymnasium's CartPole in NumPy, where a step of all environments costs little."""
-    entry = "vector_entry_point"
-    vector = gymnasium.make_vec("CartPole-v1", num_envs=128, vectorization_mode=entry)
-    competitors = {
-        "loop over make_vec": GymnasiumLoop(vector),
-        "RL_Batcher, 0 processes": Batched(128, 0, vectorised_cartpoles),
-    }
-    medians = measure(competitors, config)
-    ratios = add_rates(report, "CartPole-v1, NumPy", 128, medians)
-    report.figure("ratio_vectorised", ratios["RL_Batcher, 0 processes"])
-    loop, batcher = (128e6 / rate for rate in medians.values())
-    report.figure("vectorised_overhead_us", batcher - loop)
+    n_envs, entry = 128, "vector_entry_point"
+    vector = gymnasium.make_vec("CartPole-v1", num_envs=n_envs, vectorization_mode=entry)
+    loop, name = GymnasiumLoop(vector), "RL_Batcher, 0 processes"
+    found = compare(Batched(n_envs, 0, vectorised_cartpoles), loop, config)
+    add(report, "CartPole-v1, NumPy", name, n_envs, found)
+    report.row(
+        "CartPole-v1, NumPy", "loop over make_vec", n_envs, f"{found.peer_rate:,.0f}", "1.00"
+    )
+    report.figure("ratio_vectorised", found.ratio)
+    overhead_us = n_envs * 1e6 * (1 / found.rate - 1 / found.peer_rate)
+    report.figure("vectorised_overhead_us", overhead_us)
 
 
 def measure_overhead(report: Report, config: Config) -> None:
     """A no-op environment and agent: what is left is the batcher."""
     n_envs = 64
     batched = Batched(n_envs, 0, NoOpEnv, partial(NoOpAgent, n_envs))
-    (rate,) = measure({"no-op": batched}, config).values()
+    batched.acquire()
+    rates = [steps_per_second(batched, config.seconds) for _ in range(config.rounds)]
+    rate = statistics.median(rates)
     report.row("no-op, 10 keys", "RL_Batcher, 0 processes", n_envs, f"{rate:,.0f}", "")
     report.figure("overhead_us", n_envs * 1e6 / rate)
 
 
-def add_rates(report: Report, env: str, n_envs: int, medians: dict[str, float]) -> dict[str, float]:
-    """Adds a row per competitor; returns the ratios to the first of them."""
-    first = next(iter(medians.values()))
-    for name, rate in medians.items():
-        report.row(env, name, n_envs, f"{rate:,.0f}", f"{rate / first:.2f}")
-        report.figure(f"steps_per_s/{env}/{n_envs}/{name}", rate)
-    return {name: rate / first for name, rate in medians.items()}
+def add(report: Report, env: str, competitor: str, n_envs: int, found: Comparison) -> None:
+    """Adds a row for people and the rate for machines."""
+    report.row(env, competitor, n_envs, f"{found.rate:,.0f}", f"{found.ratio:.2f}")
+    report.figure(f"steps_per_s/{env}/{n_envs}/{competitor}", found.rate)
 
 
 def main(config: Config) -> None:

@@ -149,6 +149,20 @@ def test_the_modules_of_functions_are_on_api_pages():
     assert rlbatch.seeding in pages
 
 
+def test_the_tree_of_the_readme_is_the_one_that_is_there():
+    (tree,) = (b.text for b in blocks_of(PAGES["README.md"].read_text()) if "  errors.py" in b.text)
+    folder, found = Path(), []
+    for line in tree.splitlines():
+        name, indent = line.split()[0], len(line) - len(line.lstrip())
+        folder = Path(*folder.parts[: indent // 2])
+        assert (ROOT / folder / name).exists(), folder / name
+        found.append(str(folder / name))
+        if name.endswith("/"):
+            folder = folder / name
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT / "rlbatch").glob("[a-z]*.py")}
+    assert modules <= set(found), "a public module is missing"
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for name in PAGES.keys() - {"README.md"}:
