@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 
 # One module of benchmarks/ per published number; scripts/gpu_suite.sh runs the same list.
-BENCHMARKS ?= batcher dicttensor
+BENCHMARKS ?= batcher dicttensor reinforce
 
 .DELETE_ON_ERROR:
 .PHONY: train test slow check bench gpu docs clean

@@ -1,5 +1,6 @@
 """Trajectories from agents and environments, acquired on a chosen device."""
 
+from rlbatch import returns
 from rlbatch.agent import RL_Agent, RL_Agent_CheckDevice, replay_agent, replay_agent_stateless
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import (
@@ -43,6 +44,7 @@ __all__ = [
     "masked_tensor",
     "replay_agent",
     "replay_agent_stateless",
+    "returns",
 ]
 
 __version__ = "0.1.0"

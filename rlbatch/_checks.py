@@ -41,6 +41,23 @@ def check_tensors(variables: Tensors, n_common: int) -> None:
             check_fits(other, tensor, common, device)
 
 
+def check_rows_or_numbers(variables: Tensors) -> None:
+    """Checks that all tensors have one batch size, or that all are numbers; and the device.
+
+    Raises:
+        TypeError: A value is not a tensor.
+        ShapeError: A tensor has another batch size than the first, or only one of them has none.
+        DeviceMismatchError: A tensor is on another device than the first.
+    """
+    first = next(iter(variables.values()), None)
+    if not isinstance(first, Tensor) or first.dim():
+        check_tensors(variables, n_common=1)
+        return
+    for key, tensor in variables.items():
+        check_shape(key, tensor, ())
+        check_device(key, tensor, first.device)
+
+
 def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
     """Checks one tensor against another: type, first `n_common` (1 or 2) dimensions, device.
 
@@ -51,7 +68,12 @@ def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
     """
     if isinstance(tensor, Tensor) and tensor.device == like.device:
         found, wanted = tensor.shape, like.shape  # Slicing both takes longer than all the rest.
-        if found and found[0] == wanted[0] and (n_common == 1 or found[:2] == wanted[:2]):
+        if (
+            found
+            and wanted
+            and found[0] == wanted[0]
+            and (n_common == 1 or found[:2] == wanted[:2])
+        ):
             return
     check_fits(key, tensor, like.shape[:n_common], like.device)
 
@@ -78,7 +100,7 @@ def check_fits(
     """
     check_is_tensor(key, tensor)
     shape = tuple(tensor.shape)
-    if shape[: len(common)] != tuple(common):
+    if shape[: len(common)] != tuple(common) or (shape and not common):
         wanted = ", ".join(str(size) for size in common)
         raise ShapeError(f"{key}: expected shape [{wanted}, ...], got {shape}")
     if tensor.device != device:
@@ -89,8 +111,10 @@ def check_shape(where: str, tensor: Tensor, shape: Sequence[int]) -> None:
     """Checks the whole shape of a tensor.
 
     Raises:
+        TypeError: It is not a tensor.
         ShapeError: It is another.
     """
+    check_is_tensor(where, tensor)
     if tensor.shape != tuple(shape):
         raise ShapeError(f"{where}: expected shape {tuple(shape)}, got {tuple(tensor.shape)}")
 

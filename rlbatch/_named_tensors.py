@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 
-from rlbatch._checks import check_like, check_same_rows, check_shape, check_tensors
+from rlbatch._checks import check_like, check_same_rows, check_shape
 from rlbatch.errors import (
     DeviceLike,
     DtypeMismatchError,
@@ -260,7 +260,7 @@ class NamedTensors:
 
     def _check_alone(self, key: str, value: torch.Tensor) -> None:
         """Checks what is to be the only tensor."""
-        check_tensors({key: value}, self._n_common)
+        raise NotImplementedError
 
     def _write(self, source: Self, rows: torch.Tensor, destination_rows: torch.Tensor) -> None:
         """Does the writing of `copy_`."""

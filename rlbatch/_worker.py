@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
@@ -123,7 +124,9 @@ class Worker:
         self._recipe, self._allocate = recipe, allocate
         _seed_generators(recipe.seeds.generators)
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
+        _check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
         self.agent = recipe.create_agent(**recipe.agent_args)
+        _check_has("create_agent", self.agent, "an RL_Agent", ("initial_state", "call_replay"))
         if recipe.seeds.agent is not None:
             self.agent.seed(recipe.seeds.agent)
         self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
@@ -193,7 +196,10 @@ class Worker:
         everyone = self._unless_everyone()
         history = self._history(everyone, t)
         started = time.perf_counter()
-        action, state = self.agent(self._state, self._observation, self._agent_info, history)
+        answer = self.agent(self._state, self._observation, self._agent_info, history)
+        if self._slots is None:
+            _check_answer(answer)
+        action, state = answer
         acted = time.perf_counter()
         (after, _), (following, running) = self.env.step(action)
         stepped = time.perf_counter()
@@ -256,6 +262,20 @@ class Worker:
         return self._info + state + DictTensor({"policy_version": version})
 
 
+def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
+    missing = [name for name in names if not callable(getattr(made, name, None))]
+    if missing:
+        raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
+
+
+def _check_answer(answer: Any) -> None:
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f"agent.__call__: expected a pair (output, new state), got {answer!r}")
+    for name, part in zip(("output", "new state"), answer, strict=True):
+        if not isinstance(part, DictTensor):
+            raise TypeError(f"agent.__call__: {name}: expected a DictTensor, got {part!r}")
+
+
 def _check_device(stage: str, name: str, container: DictTensor, device: torch.device) -> None:
     for key, tensor in container.items():
         if tensor.device != device:
@@ -292,6 +312,8 @@ class LocalWorker:
     def send(self, command: Command, *arguments: Any) -> None:
         """Carries out a command, before it returns."""
         self._is_closed |= command is Command.CLOSE
+        if command is Command.UPDATE:  # As it would arrive in a process: not the caller's own.
+            arguments = pytree.tree_map_only(torch.Tensor, _copy, arguments)
         with self._own_generators():
             n_running = getattr(self._worker, command.value)(*arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
@@ -321,6 +343,10 @@ class LocalWorker:
         finally:
             self._generators = _get_generators(self._device)
             _set_generators(callers, self._device)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone()
 
 
 def _seed_generators(seed: int) -> None:

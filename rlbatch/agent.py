@@ -85,9 +85,14 @@ class RL_Agent:
     def update(self, info: Any) -> None:
         """Takes over what was given to `RL_Batcher.update`, usually a model's `state_dict`.
 
-        Its tensors are on the CPU; `load_state_dict` copies them to wherever the model is.
+        Its tensors are copies of the caller's. In a process they are on the CPU, in the caller's
+        own where they were; `load_state_dict` copies them to wherever the model is.
+
+        Raises:
+            NotImplementedError: The agent does not define this method.
         """
-        raise NotImplementedError
+        name = type(self).__name__
+        raise NotImplementedError(f"update: expected {name} to define it, got a call of update")
 
     def seed(self, seed: int) -> None:
         """Seeds random generators of the agent's own; torch's global one is seeded already."""
@@ -147,10 +152,15 @@ def replay_agent(
     Returns:
         The outputs, [B, T', ...], where T' is the length of the longest trajectory, and the
         lengths of the trajectories. Entries on padding mean nothing; mask them.
+
+    Raises:
+        ValueError: There are no steps to replay.
     """
     replay = getattr(agent, replay_method_name)
     outputs, state = [], None
     lengths = trajectories.trajectories.lengths
+    if not trajectories.n_elems() or not int(lengths.max()):
+        raise ValueError("trajectories: expected at least one step to replay, got none")
     for t in range(int(lengths.max())):
         output, state = replay(trajectories, t, state)
         outputs.append(output)

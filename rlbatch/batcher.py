@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from enum import Enum
 from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import torch
 
@@ -29,6 +29,7 @@ from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
     DeviceMismatchError,
+    EnvContractError,
     ShapeError,
     WorkerError,
     WorkerTimeoutError,
@@ -85,6 +86,9 @@ class RL_Batcher:
             takes it for stuck. None waits as long as the process lives.
 
     Raises:
+        TypeError: `create_env` or `create_agent` returns something else, an info is no DictTensor,
+            or (with processes) something can not be pickled.
+        EnvContractError: The processes have unequal numbers of environments.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
         ValueError: A count or a seed makes no sense.
@@ -140,6 +144,8 @@ class RL_Batcher:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
         self._n_timesteps, self._timeout = n_timesteps, timeout
         self._device = as_device(device)
+        if self._device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device: expected one that is there, got {self._device} without CUDA")
         self._templates = {"agent_info": _template("agent_info", agent_info)}
         self._templates["env_info"] = _template("env_info", env_info)
         self._store: Any = None  # A SlotStore, from the first step on.
@@ -170,6 +176,10 @@ class RL_Batcher:
                 self._workers.append(RemoteWorker(recipe, number))
         ready: list[Ready] = self._gather(self._timeout)
         self._n_envs = [worker.n_envs for worker in ready]
+        if len(set(self._n_envs)) > 1:  # They would be given seeds that repeat.
+            raise EnvContractError(
+                f"create_env: expected as many environments in every process, got {self._n_envs}"
+            )
         self._firsts = [sum(self._n_envs[:number]) for number in range(len(ready))]
         self._autoreset = ready[0].autoreset
         self._stats: list[dict[str, float]] = [{} for _ in ready]
@@ -239,6 +249,16 @@ class RL_Batcher:
         except BaseException:
             self._fail()
             raise
+
+    @overload
+    def get(
+        self, blocking: Literal[True] = True, timeout: float | None = None, copy: bool = True
+    ) -> tuple[Trajectories, int]: ...
+
+    @overload
+    def get(
+        self, blocking: bool, timeout: float | None = None, copy: bool = True
+    ) -> tuple[Trajectories, int] | tuple[None, None]: ...
 
     def get(
         self, blocking: bool = True, timeout: float | None = None, copy: bool = True
@@ -410,6 +430,7 @@ class RL_Batcher:
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
         # Returns an info with one row per environment, checked against the constructor's.
         template = self._templates[name]
+        _check_is_dicttensor(name, info)
         if info is None or info.empty():
             return template.index([0] * self.n_elems())
         if info.device() != _CPU:
@@ -423,7 +444,13 @@ class RL_Batcher:
         return info
 
 
+def _check_is_dicttensor(name: str, info: Any) -> None:
+    if not (info is None or isinstance(info, DictTensor)):
+        raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
+
+
 def _template(name: str, info: DictTensor | None) -> DictTensor:
+    _check_is_dicttensor(name, info)
     info = DictTensor() if info is None else info
     if not info.empty():
         if info.device() != _CPU:

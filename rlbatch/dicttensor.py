@@ -24,6 +24,7 @@ from rlbatch._checks import (
     check_dtype,
     check_fits,
     check_like,
+    check_rows_or_numbers,
     check_same_keys,
     check_same_rows,
     check_shape,
@@ -101,14 +102,14 @@ def _masked(
 
 
 class DictTensor(NamedTensors):
-    """Named tensors `[B, ...]` on one device.
+    """Named tensors `[B, ...]` on one device; or named numbers, such as the parts of a loss.
 
     Args:
         v: The tensors by key; None for an empty one. The dict is copied, the tensors are not.
 
     Raises:
         TypeError: A value is not a tensor.
-        ShapeError: A tensor has no batch dimension, or another batch size than the first.
+        ShapeError: A tensor has another batch size than the first, or only one of them has none.
         DeviceMismatchError: A tensor is on another device than the first.
 
     Example:
@@ -123,7 +124,7 @@ class DictTensor(NamedTensors):
 
     def __init__(self, v: Mapping[str, torch.Tensor] | None = None):
         self.variables = {} if v is None else dict(v)
-        check_tensors(self.variables, n_common=1)
+        check_rows_or_numbers(self.variables)
 
     @classmethod
     def unchecked(cls, variables: dict[str, torch.Tensor]) -> DictTensor:
@@ -147,10 +148,13 @@ class DictTensor(NamedTensors):
             return tensor.device
         return None
 
+    def _check_alone(self, key: str, value: torch.Tensor) -> None:
+        check_rows_or_numbers({key: value})
+
     def n_elems(self) -> int:
-        """Returns the batch size B; 0 where there are no tensors."""
+        """Returns the batch size B; 0 where there are no tensors, or only numbers."""
         for tensor in self.variables.values():
-            return tensor.shape[0]
+            return tensor.shape[0] if tensor.dim() else 0
         return 0
 
     @staticmethod

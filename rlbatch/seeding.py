@@ -6,7 +6,7 @@ on the process it runs in; splitting the same environments over more processes c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -86,12 +86,15 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
 
     Raises:
         ValueError: The number of seeds is no multiple of `n_processes`, or one is negative.
+        TypeError: `seeds` is neither, or one is no integer.
     """
     if isinstance(seeds, (int, np.integer)):
-        root = _non_negative(int(seeds))
+        root = _non_negative(seeds)
         values = _seeds_from(root, 0, n_processes)
         return [Seed(value, root, k) for k, value in enumerate(values)]
-    seeds = [_non_negative(int(seed)) for seed in seeds]
+    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+        raise TypeError(f"seeds: expected an int or a list of them, got {seeds!r}")
+    seeds = [_non_negative(seed) for seed in seeds]
     if not seeds or len(seeds) % n_processes:
         raise ValueError(
             f"seeds: expected an int, {n_processes} seeds (one per process) or a multiple of "
@@ -135,8 +138,8 @@ def worker_seeds(
     """
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes
-    elif isinstance(agent_seeds, int):
-        agents = [derived_seed(agent_seeds, number) for number in range(n_processes)]
+    elif isinstance(agent_seeds, (int, np.integer)):
+        agents = [derived_seed(int(agent_seeds), number) for number in range(n_processes)]
     elif len(agent_seeds) == n_processes:
         agents = list(agent_seeds)
     else:
@@ -166,6 +169,9 @@ def _entropy(seeds: Sequence[int]) -> int:
 
 
 def _non_negative(seed: int) -> int:
+    if not isinstance(seed, (int, np.integer)):
+        raise TypeError(f"seeds: expected integers, got {seed!r}")
+    seed = int(seed)
     if seed < 0:
         raise ValueError(f"seeds: expected integers >= 0, got {seed}")
     return seed

@@ -15,6 +15,7 @@ from rlbatch import (
     DeviceMismatchError,
     DictTensor,
     DtypeMismatchError,
+    EnvContractError,
     KeyMismatchError,
     RL_Agent,
     RL_Batcher,
@@ -648,3 +649,68 @@ def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
             batcher.get()
     assert sorted(os.listdir("/dev/shm")) == shared
     assert descriptors() == opened
+
+
+def test_first_mistakes_are_named():
+    class Plain(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return {"action": observation["frame"][:, 0]}, DictTensor()
+
+    class Alone(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return DictTensor({"action": observation["frame"][:, 0]})
+
+    for changes, match in (
+        ({"create_env": lambda seed: CountingGym(), "env_args": {}}, "create_env: expected a VecE"),
+        ({"create_agent": lambda: abs}, "create_agent: expected an RL_Agent, got <built-in"),
+        ({"agent_info": {"epsilon": 1.0}}, "agent_info: expected a DictTensor or None, got {"),
+        ({"seeds": 2.0}, "seeds: expected an int or a list of them, got 2.0"),
+        ({"seeds": [1.5]}, "seeds: expected integers, got 1.5"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            make_batcher(0, **changes)
+    for create_agent, match in (
+        (Plain, "agent.__call__: output: expected a DictTensor, got {"),
+        (Alone, r"agent.__call__: expected a pair \(output, new state\), got DictTensor"),
+    ):
+        with make_batcher(0, create_agent=create_agent) as batcher:
+            batcher.reset()
+            with pytest.raises(TypeError, match=match):
+                batcher.execute()
+
+
+def test_processes_of_unequal_size_are_refused():
+    """Their environments would be given seeds that repeat."""
+    with pytest.raises(
+        EnvContractError, match=r"expected as many .* in every process, got \[4, 2\]"
+    ):
+        make_batcher(
+            2, create_env=lambda seed: CountingEnv([3] * (4 - 2 * seed.process)), env_args={}
+        )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_cuda_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="device: expected one that is there, got cuda:0"):
+        make_batcher(0, device="cuda")
+
+
+def test_weights_that_an_agent_keeps_are_not_the_callers():
+    class Keeper(LinearAgent):
+        def update(self, state_dict):
+            self.kept = state_dict
+
+        def __call__(self, state, observation, agent_info, history=None):
+            n = observation.n_elems()
+            weight = self.kept["weight"].expand(n, 1)[:, 0]
+            action = torch.zeros(n, dtype=torch.int64)
+            return DictTensor({"action": action, "w": weight}), DictTensor()
+
+    for n_processes in (0, 1):
+        weight = torch.ones(1, 1)
+        with make_batcher(n_processes, [9], create_agent=Keeper) as batcher:
+            batcher.update({"weight": weight})
+            weight.fill_(2)
+            batcher.reset()
+            batcher.execute()
+            assert (batcher.get()[0].trajectories["action/w"] == 1).all()

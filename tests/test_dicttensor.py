@@ -54,9 +54,16 @@ def test_constructor_refuses_unequal_batch_sizes():
         TemporalDictTensor({"a": torch.zeros(3, 2), "b": torch.zeros(3, 4)})
 
 
+def test_a_dicttensor_may_hold_numbers_but_not_beside_rows():
+    numbers = DictTensor({"a": torch.tensor(1), "b": torch.tensor(2.0)})
+    assert (numbers["a"].item(), numbers["b"].item(), numbers.n_elems()) == (1, 2.0, 0)
+    with pytest.raises(ShapeError, match=r"^b: expected shape \(\), got \(3,\)$"):
+        DictTensor({"a": torch.tensor(1), "b": torch.zeros(3)})
+    with pytest.raises(DeviceMismatchError, match="^b: expected a tensor on cpu, got one on meta"):
+        DictTensor({"a": torch.tensor(1), "b": torch.tensor(1, device="meta")})
+
+
 def test_constructor_refuses_too_few_dimensions():
-    with pytest.raises(ShapeError, match=r"^a: expected shape \[B, ...\], got \(\)$"):
-        DictTensor({"a": torch.tensor(1)})
     with pytest.raises(ShapeError, match=r"^b: expected shape \[3, ...\], got \(\)$"):
         DictTensor({"a": torch.zeros(3), "b": torch.tensor(1)})
     with pytest.raises(ShapeError, match=r"^a: expected shape \[B, T, ...\], got \(3,\)$"):

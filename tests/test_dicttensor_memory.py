@@ -68,7 +68,7 @@ METHODS = {
 OTHERS = {
     *("keys", "empty", "specs", "device", "n_elems", "set", "copy_", "variables"),
     *("pin_memory", "share_memory_", "to_tensordict", "from_tensordict"),
-    *("lengths", "n_timesteps", "mask", "full", "info", "trajectories"),
+    *("lengths", "n_timesteps", "unchecked", "mask", "full", "info", "trajectories"),
 }
 CASES = [
     pytest.param(kind, *METHODS[kind][method], id=f"{kind.__name__}.{method}")
@@ -95,6 +95,15 @@ def test_every_public_method_is_tested(kind):
     public = {name for name in dir(kind) if not name.startswith("_")}
     listed = {name.split(",")[0] for name in METHODS[kind]}
     assert public - listed - OTHERS == set()
+
+
+def test_unchecked_wraps_what_it_is_given():
+    variables = {"a": torch.zeros(2, 3), "b": torch.zeros(5)}
+    assert DictTensor.unchecked(variables).variables is variables
+    lengths = torch.tensor([3])
+    steps = TemporalDictTensor.unchecked(variables, lengths)
+    assert steps.variables is variables
+    assert steps.lengths is lengths
 
 
 @pytest.mark.parametrize(("kind", "memory", "method"), CASES)

@@ -676,11 +676,14 @@ def test_a_checked_agent_on_the_wrong_device_is_caught():
         agent(DictTensor({}), observation, agent_info)
 
 
-# --- The one idiom of rlstructures' own examples that needs more than an import. ---
-
-
-def test_losses_are_returned_in_a_dict_and_not_in_a_dicttensor():
-    losses = {"reinforce_loss": torch.tensor(1.0), "entropy_loss": torch.tensor(2.0)}
-    with pytest.raises(ShapeError, match=r"reinforce_loss: expected shape \[B, ...\], got \(\)"):
-        DictTensor(losses)
+def test_losses_are_returned_in_a_dicttensor_of_numbers():
+    losses = DictTensor({"reinforce_loss": torch.tensor(1.0), "entropy_loss": torch.tensor(2.0)})
     assert [losses[k].item() for k in losses.keys()] == [1.0, 2.0]
+    losses.set("baseline_loss", torch.tensor(3.0))
+    assert sum(losses.values()) == 6
+    with pytest.raises(ShapeError, match=r"reward: expected shape .*, got \(4,\)"):
+        losses.set("reward", torch.zeros(4))
+    with pytest.raises(ShapeError, match=r"loss: expected shape \[4, ...\], got \(\)"):
+        DictTensor({"reward": torch.zeros(4), "loss": torch.tensor(1.0)})
+    with pytest.raises(ShapeError, match=r"reward: expected shape \(\), got \(4,\)"):
+        DictTensor({"loss": torch.tensor(1.0), "reward": torch.zeros(4)})

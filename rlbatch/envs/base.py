@@ -54,7 +54,7 @@ class VecEnv:
     - `last_action` [B, ...]: the action that led here; zeros after a reset.
     - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
 
-    What a call returns is left alone by the next call; it may be written over by the one after.
+    What a call has returned is left alone by later calls.
 
     Attributes:
         autoreset: Which of the two kinds this is.
