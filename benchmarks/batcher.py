@@ -9,6 +9,8 @@ Gymnasium's default mode an environment resets in a step of its own, which is no
 
 - `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
   as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
+- `ratio_2x64_same_data`, `ratio_2x16_same_data`: against a loop over SyncVectorEnv that keeps all
+  that the batcher's trajectories hold, `CompleteLoop`.
 - `ratio_vectorised`: in the caller's process against the loop, with the CartPole that Gymnasium
   steps in one NumPy expression; `vectorised_overhead_us` is the difference per step.
 - `overhead_us`: what the batcher itself costs per step, in microseconds: everything, with a no-op
@@ -29,7 +31,7 @@ import gymnasium
 import numpy as np
 import torch
 import tyro
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv
 
 from benchmarks.report import Report
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, VecEnv
@@ -145,6 +147,56 @@ class GymnasiumLoop:
         self.vector.close()
 
 
+class CompleteLoop(GymnasiumLoop):
+    """A loop that keeps what a batcher's trajectories hold.
+
+    Beside what the usual loop keeps that is the true observation after every step, the return and
+    length of the episode, the last action, and which observations are the first of an episode.
+    """
+
+    def __init__(self, n_envs: int):
+        vector = SyncVectorEnv(
+            [partial(gymnasium.make, "CartPole-v1")] * n_envs,
+            autoreset_mode=AutoresetMode.SAME_STEP,
+        )
+        super().__init__(vector)
+        shape = (N_TIMESTEPS, n_envs)
+        self.next_frames = torch.zeros_like(self.frames)
+        self.returns, self.lengths = torch.zeros(shape), torch.zeros(shape, dtype=torch.int64)
+        self.last_actions = torch.zeros(shape, dtype=torch.int64)
+        self.initial_states, self.dones = (torch.zeros(shape, dtype=torch.bool) for _ in range(2))
+        self.last_action = torch.zeros(n_envs, dtype=torch.int64)
+        self.episode_return, self.episode_length = np.zeros(n_envs), np.zeros(n_envs, np.int64)
+
+    @torch.no_grad()
+    def acquire(self) -> int:
+        """Acquires T steps; returns how many environment steps that were."""
+        for t in range(N_TIMESTEPS):
+            frame = torch.from_numpy(self.frame)
+            action = self.model(frame).argmax(1)
+            self.frames[t], self.actions[t], self.last_actions[t] = frame, action, self.last_action
+            self.initial_states[t] = torch.from_numpy(self.episode_length == 0)
+            self.frame, reward, terminated, truncated, info = self.vector.step(action.numpy())
+            self.episode_return += reward
+            self.episode_length += 1
+            done = terminated | truncated
+            self.rewards[t] = torch.from_numpy(np.asarray(reward, np.float32))
+            self.terminated[t] = torch.from_numpy(terminated)
+            self.truncated[t] = torch.from_numpy(truncated)
+            self.dones[t] = torch.from_numpy(done)
+            self.returns[t] = torch.from_numpy(self.episode_return.astype(np.float32))
+            self.lengths[t] = torch.from_numpy(self.episode_length)
+            self.next_frames[t] = torch.from_numpy(self.frame)
+            self.last_action = action
+            if done.any():
+                ended = torch.from_numpy(done)
+                final = np.stack(list(info["final_obs"][done]))
+                self.next_frames[t, ended] = torch.from_numpy(final)
+                self.last_action = torch.where(ended, 0, action)
+                self.episode_return[done], self.episode_length[done] = 0, 0
+        return N_TIMESTEPS * self.n_envs
+
+
 class Batched:
     """RL_Batcher, acquiring T steps at a time."""
 
@@ -227,6 +279,12 @@ def compare_cartpole(report: Report, config: Config) -> None:
             add(report, "CartPole-v1", name, n_envs, found)
             if n_processes == 2:
                 report.figure(f"ratio_2x{n_envs // 2}", found.ratio)
+                complete = CompleteLoop(n_envs)
+                found = compare(Batched(n_envs, 2), complete, config)
+                report.figure(f"ratio_2x{n_envs // 2}_same_data", found.ratio)
+                what = "SyncVectorEnv, the same data"
+                report.row("CartPole-v1", what, n_envs, f"{found.peer_rate:,.0f}", "")
+                complete.close()
             elif n_processes == 0:
                 suffix = "" if n_envs == 32 else f"_{n_envs}"
                 report.figure(f"ratio_inprocess{suffix}", found.ratio)
