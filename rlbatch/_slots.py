@@ -22,7 +22,9 @@ import tempfile
 from collections.abc import KeysView
 from typing import NamedTuple
 
+import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
@@ -30,6 +32,8 @@ from rlbatch.errors import ShapeError, SharedMemoryError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
+
+Arrays = dict[str, np.ndarray]
 
 
 class Spec(NamedTuple):
@@ -116,7 +120,8 @@ class SlotStore:
         self.layout, self.n_slots, self.n_timesteps = layout, n_slots, n_timesteps
         rest = _Rest(block)
         self.steps = {
-            key: rest.take(spec, n_slots, n_timesteps) for key, spec in layout.steps.items()
+            key: rest.take(spec, n_timesteps, n_slots).transpose(0, 1)  # A step is one piece.
+            for key, spec in layout.steps.items()
         }
         self.info = {key: rest.take(spec, n_slots) for key, spec in layout.info.items()}
         self.lengths = rest.take(_LENGTH, n_slots)
@@ -138,7 +143,11 @@ class SlotStore:
                 info = {key: tensor[ran] for key, tensor in info.items()}
                 lengths, copy = lengths[ran], False  # A mask has copied already.
         trajectories = Trajectories(DictTensor(info), TemporalDictTensor(steps, lengths))
-        return trajectories.clone() if copy else trajectories
+        return pytree.tree_map(_contiguous_copy, trajectories) if copy else trajectories
+
+
+def _contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 class SlotWriter:
@@ -159,6 +168,7 @@ class SlotWriter:
         self._observation_keys = store.layout.observation.keys()
         self._action_keys = store.layout.action.keys()
         self._rows_at: dict[int, list[torch.Tensor]] = {}
+        self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
         n = len(store.layout.observation)
         self._all, self._actions = slice(None), slice(n, n + len(store.layout.action))
@@ -221,12 +231,45 @@ class SlotWriter:
         values += [action.variables[key] for key in self._action_keys]
         values += [after.variables[key] for key in self._observation_keys]
         if running is None:
-            self._check_values(t, values)
+            # Agents are looked at in every step, environments in the first one of each slot.
+            part = self._all if t == 0 else self._actions
+            self._check_values(part, values[part])
             torch._foreach_copy_(self._rows(t), values)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
             check_same_rows(f"storage: {key}", value, row, n_common=1)
             row.index_copy_(0, running, value)
+
+    def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
+        """Returns where a step may be written by the environment itself, on a CPU.
+
+        Returns:
+            The arrays of `_observation/...` at `t`; those of `observation/...` at `t + 1`, or past
+            the end of the slot of a buffer of their own; and the latter as tensors. All [n_envs,
+            ...], and views.
+        """
+        if t not in self._direct_at:
+            keys = self._observation_keys
+            after = {key: self.steps[f"_observation/{key}"][:, t] for key in keys}
+            if t + 1 < self.n_timesteps:
+                following = {key: self.steps[f"observation/{key}"][:, t + 1] for key in keys}
+            else:
+                following = {key: torch.empty_like(row) for key, row in after.items()}
+            self._direct_at[t] = _arrays(after), _arrays(following), DictTensor(following)
+        return self._direct_at[t]
+
+    def write_observation(self, t: int, observation: DictTensor) -> None:
+        """Writes `observation/...` alone, for a step that is written directly."""
+        self._check_keys("observation", observation, self._observation_keys)
+        for key in self._observation_keys:
+            self.steps[f"observation/{key}"][:, t] = observation[key]
+
+    def write_action(self, t: int, action: DictTensor) -> None:
+        """Writes `action/...` alone, for a step that is written directly; see `write`."""
+        self._check_keys("action", action, self._action_keys)
+        values = [action.variables[key] for key in self._action_keys]
+        self._check_values(self._actions, values)
+        torch._foreach_copy_(self._rows(t)[self._actions], values)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
         """Says how many steps of some slots, or with None of all, have been written."""
@@ -255,15 +298,18 @@ class SlotWriter:
         if found.keys() != expected:
             check_same_keys(f"storage: {name}, as in the first step", expected, found)
 
-    def _check_values(self, t: int, values: list[torch.Tensor]) -> None:
-        # Agents are looked at in every step, environments in the first one of each slot; as whole
-        # lists, which is cheap, and only a difference is looked at key by key.
-        part = self._all if t == 0 else self._actions
-        forms = [(value.shape, value.dtype, value.device) for value in values[part]]
+    def _check_values(self, part: slice, values: list[torch.Tensor]) -> None:
+        # As whole lists, which is cheap; only a difference is looked at key by key.
+        forms = [(value.shape, value.dtype, value.device) for value in values]
         if forms != self._forms[part]:
-            for key, row, value in zip(self.steps, self._rows(0), values, strict=True):
+            keys, rows = list(self.steps)[part], self._rows(0)[part]
+            for key, row, value in zip(keys, rows, values, strict=True):
                 check_same_rows(f"storage: {key}", value, row, n_common=1)
                 check_shape(f"storage: {key}", value, row.shape)
+
+
+def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:
+    return {key: tensor.numpy() for key, tensor in tensors.items()}
 
 
 class _Rest:

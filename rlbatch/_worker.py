@@ -131,6 +131,7 @@ class Worker:
             self.agent.seed(recipe.seeds.agent)
         self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
+        self._is_direct = recipe.device.type == "cpu" and self.autoreset and _steps_into(self.env)
         self._slots: Any = None  # A SlotWriter, from the first step on.
         self._running = torch.empty(0, dtype=torch.int64)
         self._policy_version = 0
@@ -169,12 +170,16 @@ class Worker:
             self._is_fresh = False
         if self._slots is not None:
             self._start_slots(self._slots)
+            if self._is_direct:
+                self._slots.write_observation(0, self._observation)
         for t in range(self._recipe.n_timesteps):
             if not len(self._running):
                 break
             self._step(t)
         if len(self._running):
             self._slots.set_lengths(self._unless_everyone(), self._recipe.n_timesteps)
+        if self._is_direct:  # They may be views of the slots, which are written over.
+            self._observation, self._state = self._observation.clone(), self._state.clone()
         return len(self._running)
 
     def update(self, info: Any, policy_version: int) -> int:
@@ -201,19 +206,41 @@ class Worker:
             _check_answer(answer)
         action, state = answer
         acted = time.perf_counter()
-        (after, _), (following, running) = self.env.step(action)
-        stepped = time.perf_counter()
-        slots = self._slots or self._first_slots(action, state, after)
-        slots.write(t, everyone, self._observation, action, after)
-        if len(running) != len(self._running):
-            slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again below.
-            state = self._narrow(running, state)
-        self._observation, self._state, self._running = following, state, running
-        stored = time.perf_counter()
+        if self._is_direct and self._slots is not None:
+            arrays, following_arrays, following = self._slots.direct(t)
+            self.env.step_into(action, arrays, following_arrays)
+            stepped = time.perf_counter()
+            self._slots.write_action(t, action)
+        else:
+            (after, _), (following, running) = self.env.step(action)
+            stepped = time.perf_counter()
+            state = self._store(t, action, state, after, following, running)
+        self._observation, self._state = following, state
         self.stats["agent_s"] += acted - started
         self.stats["env_s"] += stepped - acted
-        self.stats["storage_s"] += stored - stepped
+        self.stats["storage_s"] += time.perf_counter() - stepped
         self.stats["n_steps"] += 1
+
+    def _store(
+        self,
+        t: int,
+        action: DictTensor,
+        state: DictTensor,
+        after: DictTensor,
+        following: DictTensor,
+        running: torch.Tensor,
+    ) -> DictTensor:
+        """Writes a step, and drops what has ended; returns the state of what runs on."""
+        everyone = self._unless_everyone()
+        slots = self._slots or self._first_slots(action, state, after)
+        slots.write(t, everyone, self._observation, action, after)
+        if self._is_direct and t + 1 < self._recipe.n_timesteps:
+            slots.write_observation(t + 1, following)
+        if len(running) != len(self._running):
+            slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
+            state = self._narrow(running, state)
+        self._running = running
+        return state
 
     def _first_slots(self, action: DictTensor, state: DictTensor, after: DictTensor) -> SlotWriter:
         """Returns the place to write to, now that it is known what is written."""
@@ -266,6 +293,16 @@ def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> 
     missing = [name for name in names if not callable(getattr(made, name, None))]
     if missing:
         raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
+
+
+def _steps_into(env: Any) -> bool:
+    # A class that has its own `step`, but inherits `step_into`, wants its `step` to be called.
+    for scope in (env, *type(env).__mro__):
+        if "step_into" in vars(scope):
+            return True
+        if "step" in vars(scope):
+            return False
+    return False
 
 
 def _check_answer(answer: Any) -> None:

@@ -70,7 +70,8 @@ class RL_Agent:
             state: [B, ...], what the last call returned for these environments, or
                 `initial_state`'s. Where an environment starts an episode on its own,
                 `observation["initial_state"]` is True and the agent starts its state anew.
-            observation: [B, ...], one row per running environment.
+            observation: [B, ...], one row per running environment. It may be a view of the
+                trajectory: what is kept outside the state after `execute` has to be a copy.
             agent_info: [B, ...] or empty.
             history: Where `require_history()` is True, the steps `[B, t, ...]` since the start
                 of the slot with the keys `observation/...`, `_observation/...` and, from t = 1

@@ -56,6 +56,10 @@ class VecEnv:
 
     What a call has returned is left alone by later calls.
 
+    A class with `autoreset` on the CPU may also define `step_into(action, after, following)`: as
+    `step`, but it writes the two observations into arrays [n_envs, ...] that it is given, one per
+    key. A batcher then has it write into the trajectories themselves.
+
     Attributes:
         autoreset: Which of the two kinds this is.
         device: Where observations and `running` are, and actions have to be.
