@@ -171,7 +171,8 @@ class SlotWriter:
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
         n = len(store.layout.observation)
-        self._all, self._actions = slice(None), slice(n, n + len(store.layout.action))
+        self._all, self._observations = slice(None), slice(n)
+        self._actions = slice(n, n + len(store.layout.action))
 
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
@@ -259,17 +260,18 @@ class SlotWriter:
         return self._direct_at[t]
 
     def write_observation(self, t: int, observation: DictTensor) -> None:
-        """Writes `observation/...` alone, for a step that is written directly."""
+        """Writes `observation/...` alone, for a step that is written directly; see `write`."""
         self._check_keys("observation", observation, self._observation_keys)
-        for key in self._observation_keys:
-            self.steps[f"observation/{key}"][:, t] = observation[key]
+        self._write_part(t, self._observations, [observation[k] for k in self._observation_keys])
 
     def write_action(self, t: int, action: DictTensor) -> None:
         """Writes `action/...` alone, for a step that is written directly; see `write`."""
         self._check_keys("action", action, self._action_keys)
-        values = [action.variables[key] for key in self._action_keys]
-        self._check_values(self._actions, values)
-        torch._foreach_copy_(self._rows(t)[self._actions], values)
+        self._write_part(t, self._actions, [action.variables[k] for k in self._action_keys])
+
+    def _write_part(self, t: int, part: slice, values: list[torch.Tensor]) -> None:
+        self._check_values(part, values)
+        torch._foreach_copy_(self._rows(t)[part], values)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
         """Says how many steps of some slots, or with None of all, have been written."""

@@ -5,7 +5,7 @@ import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
-from rlbatch import DictTensor, RL_Agent, RL_Batcher
+from rlbatch import DictTensor, DtypeMismatchError, RL_Agent, RL_Batcher
 from rlbatch.envs import DeviceEnv, GymEnvInf
 from tests.helpers import NestedGym
 from tests.test_batcher import assert_equal
@@ -81,6 +81,27 @@ def test_direct_trajectories_are_equal_in_a_process():
     expected = acquire(cartpoles, Remembering, False, 15)
     for one, other in zip(expected, acquire(cartpoles, Remembering, True, 15, 1), strict=True):
         assert_equal(one, other)
+
+
+def test_a_reset_that_changes_its_form_is_refused():
+    class Fickle(GymEnvInf):
+        n_resets = 0
+
+        def reset(self, env_info=None):
+            observation, running = super().reset(env_info)
+            self.n_resets += 1
+            if self.n_resets == 2:
+                observation.set("reward", observation["reward"].double())
+            return observation, running
+
+    batcher = RL_Batcher(4, Remembering, {}, lambda seed: Fickle(cartpoles(), seed), {}, 0, seeds=0)
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        batcher.reset()
+        with pytest.raises(DtypeMismatchError, match="observation/reward: expected torch.float32"):
+            batcher.execute()
 
 
 def test_a_step_of_ones_own_is_called():
