@@ -1,0 +1,200 @@
+// The host library: a C ABI over the headers, loaded with ctypes.
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <vector>
+
+#include "console.h"
+#include "palette.h"
+
+using namespace rlbatch::atari;
+
+#define RLB_API extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// What one console owns on the host.
+struct HostConsole {
+  Config config;
+  std::vector<u8> rom;
+  std::vector<u8> screens = std::vector<u8>(2 * kMaxHeight * kWidth);
+  std::vector<u32> log = std::vector<u32>(kLogSize);
+  State state{};
+  Generators generators{};
+  f32 repeat_probability = 0;
+  s32 frame_skip = 1, max_frames = 0, truncates_on_life_loss = 0;
+  s32 reward_min = INT32_MIN, reward_max = INT32_MAX;
+  s32 lives_at_load = 0;
+
+  Console console() {
+    return {config, rom.data(), state, generators, screens.data(), log.data(), repeat_probability};
+  }
+
+  bool is_truncated() {
+    if (max_frames > 0 && state.session.episode_frame_number >= max_frames) return true;
+    return truncates_on_life_loss && console().lives() < lives_at_load;
+  }
+};
+
+// Programs as the core wants them: a 2K one twice, and padding that is read, but never used.
+std::vector<u8> prepared(const u8* rom, s32 size, Cart cart) {
+  std::vector<u8> image(kMaxRom, 0);
+  std::memcpy(image.data(), rom, static_cast<size_t>(size));
+  if (cart == Cart::k2K) std::memcpy(image.data() + 2048, rom, 2048);
+  return image;
+}
+
+s32 expected_size(Cart cart) {
+  switch (cart) {
+    case Cart::k2K: return 2048;
+    case Cart::k4K: return 4096;
+    case Cart::kF8: case Cart::kF8SC: case Cart::kE0: case Cart::kFE: return 8192;
+    case Cart::kF6: case Cart::kF6SC: return 16384;
+    default: return 10240;  // And up to 255 bytes that a copier has added.
+  }
+}
+
+bool is_sensible(const Config& c) {
+  if (c.rule < 0 || c.rule >= 104 || c.cart < 0 || c.cart > static_cast<s32>(Cart::kDPC)) return false;
+  const Cart cart = static_cast<Cart>(c.cart);
+  const s32 size = expected_size(cart);
+  const bool fits = cart == Cart::kDPC ? c.rom_size >= size && c.rom_size <= size + 255
+                                       : c.rom_size == size;
+  return fits && c.ystart >= 0 && c.ystart <= 64 && c.height >= 1 && c.height <= kMaxHeight;
+}
+
+enum Field : s32 {
+  kRepeat, kFrameSkip, kMaxFrames, kTruncateOnLifeLoss, kRewardMin, kRewardMax, kMode, kDifficulty,
+  kLives, kTerminal, kTruncated, kFrameNumber, kEpisodeFrameNumber, kHeightField, kPal, kPartial,
+  kPaddleMax,
+};
+
+HostConsole& at(void* handle) { return *static_cast<HostConsole*>(handle); }
+
+const u8* gray_of(const HostConsole& c) {
+  return c.state.session.is_pal ? PAL_GRAY : NTSC_GRAY;
+}
+
+}  // namespace
+
+RLB_API void* rlb_console_new(const u8* rom, const Config* config) {
+  if (!is_sensible(*config)) return nullptr;
+  auto* c = new (std::nothrow) HostConsole;
+  if (!c) return nullptr;
+  c->config = *config;
+  c->rom = prepared(rom, config->rom_size, static_cast<Cart>(config->cart));
+  return c;
+}
+
+RLB_API void rlb_console_free(void* handle) { delete static_cast<HostConsole*>(handle); }
+
+// Starts in the mode that has been set before.
+RLB_API void rlb_console_load(void* handle, u32 environment_seed) {
+  HostConsole& c = at(handle);
+  c.console().power_on(environment_seed, c.state.session.mode);
+  c.lives_at_load = c.console().lives();
+}
+
+RLB_API void rlb_console_reset(void* handle) { at(handle).console().reset_game(); }
+
+RLB_API s32 rlb_console_act(void* handle, s32 action, f32 strength) {
+  HostConsole& c = at(handle);
+  s64 sum = 0;
+  for (s32 k = 0; k < c.frame_skip; ++k) sum += c.console().act(action, strength);
+  if (sum < c.reward_min) sum = c.reward_min;
+  if (sum > c.reward_max) sum = c.reward_max;
+  return static_cast<s32>(sum);
+}
+
+RLB_API f64 rlb_console_get(void* handle, s32 field) {
+  HostConsole& c = at(handle);
+  const Session& session = c.state.session;
+  switch (field) {
+    case kRepeat: return c.repeat_probability;
+    case kFrameSkip: return c.frame_skip;
+    case kMaxFrames: return c.max_frames;
+    case kTruncateOnLifeLoss: return c.truncates_on_life_loss;
+    case kRewardMin: return c.reward_min;
+    case kRewardMax: return c.reward_max;
+    case kMode: return session.mode;
+    case kDifficulty: return session.difficulty;
+    case kLives: return c.console().lives();
+    case kTerminal: return c.state.rule.terminal;
+    case kTruncated: return c.is_truncated();
+    case kFrameNumber: return session.frame_number;
+    case kEpisodeFrameNumber: return session.episode_frame_number;
+    case kHeightField: return session.height;
+    case kPal: return session.is_pal;
+    case kPartial: return c.state.frame.is_partial;
+    case kPaddleMax: return session.paddle_max;
+    default: return 0;
+  }
+}
+
+RLB_API void rlb_console_set(void* handle, s32 field, f64 value) {
+  HostConsole& c = at(handle);
+  const s32 whole = static_cast<s32>(value);
+  switch (field) {
+    case kRepeat: c.repeat_probability = static_cast<f32>(value); break;
+    case kFrameSkip: c.frame_skip = whole < 1 ? 1 : whole; break;
+    case kMaxFrames: c.max_frames = whole; break;
+    case kTruncateOnLifeLoss: c.truncates_on_life_loss = whole; break;
+    case kRewardMin: c.reward_min = whole; break;
+    case kRewardMax: c.reward_max = whole; break;
+    case kMode: c.state.session.mode = whole; break;
+    case kDifficulty: c.state.session.difficulty = whole; break;
+    case kPaddleMax: c.state.session.paddle_max = whole; break;
+    default: break;
+  }
+}
+
+RLB_API const u8* rlb_console_ram(void* handle) { return at(handle).state.riot.ram; }
+
+RLB_API void rlb_console_set_ram(void* handle, s32 index, s32 value) {
+  at(handle).state.riot.ram[index & 127] = static_cast<u8>(value);
+}
+
+RLB_API const u8* rlb_console_screen(void* handle) { return at(handle).console().screen(); }
+
+RLB_API void rlb_console_rgb(void* handle, u8* out) {
+  HostConsole& c = at(handle);
+  const u8* screen = c.console().screen();
+  const auto& palette = c.state.session.is_pal ? PAL_RGB : NTSC_RGB;
+  const u8* rgb = &palette[0][0];
+  for (s32 i = 0; i < c.state.session.height * kWidth; ++i) {
+    std::memcpy(out + 3 * i, rgb + 3 * screen[i], 3);
+  }
+}
+
+RLB_API void rlb_console_gray(void* handle, u8* out) {
+  HostConsole& c = at(handle);
+  const u8* screen = c.console().screen();
+  for (s32 i = 0; i < c.state.session.height * kWidth; ++i) out[i] = gray_of(c)[screen[i]];
+}
+
+RLB_API s64 rlb_console_state_size(void* handle, s32 include_rng) {
+  const size_t screens = at(handle).screens.size();
+  return static_cast<s64>(sizeof(State) + screens + (include_rng ? sizeof(Generators) : 0));
+}
+
+RLB_API void rlb_console_save(void* handle, u8* out, s32 include_rng) {
+  HostConsole& c = at(handle);
+  std::memcpy(out, &c.state, sizeof(State));
+  std::memcpy(out + sizeof(State), c.screens.data(), c.screens.size());
+  if (include_rng) {
+    std::memcpy(out + sizeof(State) + c.screens.size(), &c.generators, sizeof(Generators));
+  }
+}
+
+RLB_API s32 rlb_console_restore(void* handle, const u8* in, s64 size) {
+  HostConsole& c = at(handle);
+  const bool has_rng = size == rlb_console_state_size(handle, 1);
+  if (!has_rng && size != rlb_console_state_size(handle, 0)) return 1;
+  std::memcpy(&c.state, in, sizeof(State));
+  std::memcpy(c.screens.data(), in + sizeof(State), c.screens.size());
+  if (has_rng) {
+    std::memcpy(&c.generators, in + sizeof(State) + c.screens.size(), sizeof(Generators));
+  }
+  return 0;
+}

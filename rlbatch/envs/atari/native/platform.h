@@ -1,0 +1,36 @@
+// What the host compiler and NVRTC have in common: integer names and function attributes. The
+// shared headers include nothing else, so that they compile where there are no standard headers.
+#pragma once
+
+#if defined(__CUDACC__)
+#define RLB_FN __device__ inline
+#define RLB_HOT __device__ __forceinline__
+#define RLB_COLD __device__ __noinline__
+#define RLB_CONST __device__ constexpr
+#define RLB_LIKELY(condition) (condition)
+#define RLB_UNLIKELY(condition) (condition)
+#else
+#define RLB_FN inline
+#define RLB_HOT inline __attribute__((always_inline))
+#define RLB_COLD __attribute__((noinline))
+#define RLB_CONST static constexpr
+#define RLB_LIKELY(condition) __builtin_expect(!!(condition), 1)
+#define RLB_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#endif
+
+namespace rlbatch::atari {
+
+using u8 = unsigned char;
+using s8 = signed char;
+using u16 = unsigned short;
+using s16 = short;
+using u32 = unsigned int;
+using s32 = int;
+using u64 = unsigned long long;
+using s64 = long long;
+using f32 = float;
+using f64 = double;
+
+static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
+
+}  // namespace rlbatch::atari

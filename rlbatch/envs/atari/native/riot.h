@@ -1,0 +1,71 @@
+// The RIOT (6532): 128 bytes of RAM, the interval timer, and the two ports.
+#pragma once
+
+#include "platform.h"
+
+namespace rlbatch::atari {
+
+struct Riot {
+  u8 ram[128];
+  s32 stamp;            // CPU cycle at which the timer was set.
+  s32 interrupt_stamp;  // CPU cycle of the first read after the timer ran out.
+  s32 timer;            // The value it was set to.
+  u8 shift;             // Cycles per count, as a power of two.
+  u8 was_read;          // Since it ran out.
+  u8 ddra;
+  u8 switches;  // SWCHB.
+  u8 joysticks;  // SWCHA.
+  u8 padding[3];
+};
+
+RLB_FN void reset_riot(Riot& riot, u32 draw) {
+  riot.timer = static_cast<s32>(25 + draw % 75);
+  riot.shift = 6;
+  riot.stamp = riot.interrupt_stamp = 0;
+  riot.was_read = riot.ddra = 0;
+}
+
+RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
+  const u32 elapsed = static_cast<u32>(cycles - 1 - riot.stamp);
+  const s32 count = riot.timer - static_cast<s32>(elapsed >> riot.shift) - 1;
+  if (RLB_LIKELY(count >= 0)) return static_cast<u8>(count);
+  // It has run out, and counts cycles until it is read for the first time.
+  const s32 expiry = riot.timer << riot.shift;
+  const s32 beyond = expiry - static_cast<s32>(elapsed) - 1;
+  if (beyond <= -2 && !riot.was_read) {
+    riot.was_read = 1;
+    riot.interrupt_stamp = cycles;
+  }
+  if (!riot.was_read) return static_cast<u8>(beyond);
+  const s32 skew = riot.interrupt_stamp - (riot.stamp + expiry);
+  return static_cast<u8>(riot.timer - static_cast<s32>(elapsed >> riot.shift) - skew);
+}
+
+RLB_FN u8 read_riot(Riot& riot, u32 address, s32 cycles) {
+  switch (address & 7) {
+    case 0: return riot.joysticks;
+    case 1: return riot.ddra;
+    case 2: return riot.switches;
+    case 3: return 0;
+    case 4: case 6: return read_timer(riot, cycles);
+    default: {
+      const u32 elapsed = static_cast<u32>(cycles - 1 - riot.stamp);
+      const s32 count = riot.timer - static_cast<s32>(elapsed >> riot.shift) - 1;
+      return count < 0 && !riot.was_read ? 0x80 : 0;
+    }
+  }
+}
+
+RLB_FN void write_riot(Riot& riot, u32 address, u8 value, s32 cycles) {
+  if ((address & 0x14) == 0x14) {
+    const u32 interval = address & 3;
+    riot.timer = value;
+    riot.shift = static_cast<u8>(interval == 0 ? 0 : interval == 1 ? 3 : interval == 2 ? 6 : 10);
+    riot.stamp = cycles;
+    riot.was_read = 0;
+  } else if ((address & 7) == 1) {
+    riot.ddra = value;
+  }
+}
+
+}  // namespace rlbatch::atari

@@ -1,0 +1,802 @@
+// The TIA (television interface adaptor): objects, collisions, pixels.
+//
+// NOTE [ lazy TIA ]
+//
+// The CPU does not draw. It appends its TIA writes, with their CPU cycles, to a log, and `Beam`
+// replays the log when somebody looks: at a read of a collision register, and at the end of a
+// frame. While it replays, nothing is done per pixel. Each of the six objects is a mask of the 160
+// pixels of a line, made when its registers have changed; a write to an object takes over the
+// pixels of its old mask up to the beam. When a line is complete, its collisions are the ANDs of
+// masks, and its pixels, if they are wanted, are colours blended by masks.
+//
+// Times are colour clocks, three per CPU cycle. `drawn` is the clock up to which the chip has drawn;
+// a write takes effect there or, for some registers, a few clocks later. Outside the display window
+// nothing moves it: there are no collisions there, and no work at the ends of lines.
+#pragma once
+
+#include "platform.h"
+
+#if defined(__AVX512BW__) && !defined(RLB_PORTABLE)
+#include <immintrin.h>
+#endif
+
+namespace rlbatch::atari {
+
+constexpr s32 kLine = 228;   // Clocks per line,
+constexpr s32 kBlank = 68;   // of which so many before its first pixel.
+constexpr s32 kWidth = 160;  // Pixels per line.
+constexpr s32 kNever = 0x7fffffff;
+
+enum TiaWrite : u32 {
+  kVSYNC, kVBLANK, kWSYNC, kRSYNC, kNUSIZ0, kNUSIZ1, kCOLUP0, kCOLUP1, kCOLUPF, kCOLUBK, kCTRLPF,
+  kREFP0, kREFP1, kPF0, kPF1, kPF2, kRESP0, kRESP1, kRESM0, kRESM1, kRESBL, kAUDC0,
+  kAUDV1 = 0x1a, kGRP0, kGRP1, kENAM0, kENAM1, kENABL, kHMP0, kHMP1, kHMM0, kHMM1, kHMBL,
+  kVDELP0, kVDELP1, kVDELBL, kRESMP0, kRESMP1, kHMOVE, kHMCLR, kCXCLR,
+};
+
+enum Object : s32 { kP0, kP1, kM0, kM1, kBL, kPF, kObjects };
+
+// Which pairs of objects make which collision bit.
+RLB_CONST u8 kPairs[15][2] = {{kM0, kP1}, {kM0, kP0}, {kM1, kP0}, {kM1, kP1}, {kP0, kPF},
+                              {kP0, kBL}, {kP1, kPF}, {kP1, kBL}, {kM0, kPF}, {kM0, kBL},
+                              {kM1, kPF}, {kM1, kBL}, {kBL, kPF}, {kP0, kP1}, {kM0, kM1}};
+
+enum MissileShape : u8 { kNormal, kWide, kOff };  // Of missile 0 in the star effect.
+
+struct Tia {
+  s32 frame_start;  // <= 0, a multiple of 3.
+  s32 window_start, window_end;
+  s32 drawn;       // See NOTE [ lazy TIA ].
+  s32 line_start;  // Clock at which the line in progress began.
+  s32 row;         // Of the screen that it goes to.
+  s32 last_hmove;
+  s32 vsync_finish;  // Before this clock the end of VSYNC does not end a frame.
+  s32 dump_stamp;    // CPU cycle at which the paddles' capacitors began to charge.
+  u32 playfield;     // 20 bits, the leftmost is bit 0.
+  u16 collisions;    // A bit per pair.
+  u8 position[5];    // P0 P1 M0 M1 BL
+  u8 motion[5];      // HMxx, high nibble.
+  u8 vsync, vblank, ctrlpf;
+  u8 nusiz[2], reflect[2];
+  u8 graphics[2], delayed_graphics[2], delay_graphics[2];
+  u8 missile[2], missile_locked[2];
+  u8 ball, delayed_ball, delay_ball;
+  u8 colour[4];  // P0 P1 PF BK
+  u8 hide_first_copy[2];
+  u8 is_mirrored;  // The playfield, as it takes effect.
+  u8 hmove_blank;
+  u8 stars, star_count, missile_shape;  // The star effect.
+  u8 is_dumped;
+  u8 padding[3];
+};
+
+// What the pixel engine must know of the cartridge.
+struct Picture {
+  s32 height;
+  u8 has_hmove_blanks;
+  u8 colour_loss;  // The bit that colours get.
+};
+
+// --- Masks: bit x is pixel x. ---
+
+struct Mask {
+  u64 w[3];
+};
+
+RLB_HOT Mask pixels_below(s32 n) {
+  Mask m;
+  m.w[0] = n >= 64 ? ~0ull : (1ull << (n & 63)) - 1;
+  m.w[1] = n >= 128 ? ~0ull : n <= 64 ? 0 : (1ull << (n & 63)) - 1;
+  m.w[2] = n >= 160 ? 0xffffffffull : n <= 128 ? 0 : (1ull << (n & 63)) - 1;
+  return m;
+}
+
+RLB_HOT Mask operator&(const Mask& a, const Mask& b) {
+  return {{a.w[0] & b.w[0], a.w[1] & b.w[1], a.w[2] & b.w[2]}};
+}
+RLB_HOT Mask operator|(const Mask& a, const Mask& b) {
+  return {{a.w[0] | b.w[0], a.w[1] | b.w[1], a.w[2] | b.w[2]}};
+}
+RLB_HOT Mask without(const Mask& a, const Mask& b) {
+  return {{a.w[0] & ~b.w[0], a.w[1] & ~b.w[1], a.w[2] & ~b.w[2]}};
+}
+RLB_HOT bool any(const Mask& a) { return (a.w[0] | a.w[1] | a.w[2]) != 0; }
+RLB_HOT Mask pixels_between(s32 from, s32 to) {
+  return without(pixels_below(to), pixels_below(from));
+}
+
+// Adds up to 32 pixels that begin at a position, around the right edge.
+RLB_HOT void add_pixels(Mask& m, u32 bits, s32 position) {
+  const u64 b = bits;
+  const s32 word = position >> 6, shift = position & 63;
+  m.w[word] |= b << shift;
+  if (word < 2) {
+    m.w[word + 1] |= shift > 32 ? b >> (64 - shift) : 0;
+  } else if (position > 128) {
+    m.w[0] |= b >> (160 - position);
+    m.w[2] &= 0xffffffffull;
+  }
+}
+
+RLB_HOT u32 reversed(u32 byte) {
+  byte = (byte & 0xf0) >> 4 | (byte & 0x0f) << 4;
+  byte = (byte & 0xcc) >> 2 | (byte & 0x33) << 2;
+  return (byte & 0xaa) >> 1 | (byte & 0x55) << 1;
+}
+
+RLB_HOT u32 doubled(u32 bits) {  // Every one of 16 bits twice.
+  bits = (bits | bits << 8) & 0x00ff00ff;
+  bits = (bits | bits << 4) & 0x0f0f0f0f;
+  bits = (bits | bits << 2) & 0x33333333;
+  bits = (bits | bits << 1) & 0x55555555;
+  return bits * 3;
+}
+
+RLB_HOT u64 quadrupled(u64 bits) {  // Every one of 16 bits four times.
+  bits = (bits | bits << 24) & 0x000000ff000000ffull;
+  bits = (bits | bits << 12) & 0x000f000f000f000full;
+  bits = (bits | bits << 6) & 0x0303030303030303ull;
+  bits = (bits | bits << 3) & 0x1111111111111111ull;
+  return bits * 15;
+}
+
+RLB_HOT u32 reversed20(u32 bits) {
+  u32 r = (bits & 0xaaaaa) >> 1 | (bits & 0x55555) << 1;
+  r = (r & 0xccccc) >> 2 | (r & 0x33333) << 2;
+  // Five groups of four, the other way round.
+  return r >> 16 | (r >> 8 & 0xf0) | (r & 0xf00) | (r & 0xf0) << 8 | (r & 0xf) << 16;
+}
+
+// Where the copies of an object begin, by the low bits of NUSIZ: bit k for an offset of 16 * k.
+RLB_CONST u8 kCopies[8] = {0x01, 0x03, 0x05, 0x07, 0x11, 0x01, 0x15, 0x01};
+
+RLB_HOT s32 wrapped(s32 x) { return x >= kWidth ? x - kWidth : x; }
+
+RLB_HOT void add_copies(Mask& m, u32 bits, s32 position, u32 copies) {
+  for (s32 offset = 0; copies; copies >>= 1, offset += 16) {
+    if (copies & 1) add_pixels(m, bits, wrapped(position + offset));
+  }
+}
+
+RLB_HOT u8 player_pattern(const Tia& tia, s32 i) {
+  const u8 pattern = tia.delay_graphics[i] ? tia.delayed_graphics[i] : tia.graphics[i];
+  return tia.reflect[i] ? static_cast<u8>(reversed(pattern)) : pattern;
+}
+
+RLB_HOT bool ball_is_enabled(const Tia& tia) {
+  return tia.delay_ball ? tia.delayed_ball : tia.ball;
+}
+
+RLB_HOT bool is_enabled(const Tia& tia, s32 object) {
+  switch (object) {
+    case kP0: case kP1: return player_pattern(tia, object) != 0;
+    case kM0: case kM1: return tia.missile[object - kM0] && !tia.missile_locked[object - kM0];
+    case kBL: return ball_is_enabled(tia);
+    default: return tia.playfield != 0;
+  }
+}
+
+// The pixels of a player whose pattern may be set to all ones, to see where it could be.
+RLB_FN Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
+  Mask m{};
+  const u32 mode = tia.nusiz[i] & 7, bits = reversed(pattern), hidden = tia.hide_first_copy[i];
+  if (mode == 5) {
+    if (!hidden) add_pixels(m, doubled(bits), wrapped(tia.position[i] + 1));
+  } else if (mode == 7) {
+    const u32 wide = static_cast<u32>(quadrupled(bits));
+    if (!hidden) add_pixels(m, wide, wrapped(tia.position[i] + 1));
+  } else {
+    add_copies(m, bits, tia.position[i], kCopies[mode] & ~hidden);
+  }
+  return m;
+}
+
+RLB_FN Mask missile_mask(const Tia& tia, s32 i) {
+  Mask m{};
+  u32 width = 1u << (tia.nusiz[i] >> 4 & 3);
+  if (i == 0 && tia.missile_shape == kOff) return m;
+  if (i == 0 && tia.missile_shape == kWide) width = width < 2 ? 2 : width;
+  add_copies(m, (1u << width) - 1, tia.position[kM0 + i], kCopies[tia.nusiz[i] & 7]);
+  return m;
+}
+
+RLB_FN Mask ball_mask(const Tia& tia) {
+  Mask m{};
+  add_pixels(m, (1u << (1u << (tia.ctrlpf >> 4 & 3))) - 1, tia.position[kBL]);
+  return m;
+}
+
+RLB_FN Mask playfield_mask(const Tia& tia) {
+  const u32 left = tia.playfield, right = tia.is_mirrored ? reversed20(left) : left;
+  const u64 low = quadrupled(left & 0xffff), middle = quadrupled((left >> 16) | (right & 0xfff) << 4);
+  return {{low, middle, quadrupled(right >> 12)}};
+}
+
+RLB_FN Mask object_mask(const Tia& tia, s32 object) {
+  switch (object) {
+    case kP0: case kP1: return player_mask(tia, object, player_pattern(tia, object));
+    case kM0: case kM1: return missile_mask(tia, object - kM0);
+    case kBL: return ball_mask(tia);
+    default: return playfield_mask(tia);
+  }
+}
+
+// --- The beam. ---
+
+// Replays TIA writes. Everything that outlives a replay is in `Tia`; the masks of the line in
+// progress begin anew at `drawn`, because a replay ends by accounting for all that was drawn.
+struct Beam {
+  Tia& tia;
+  const Picture& picture;
+  u8* screen;  // [height][160] palette indices, or null: nobody will look.
+
+  Mask line[kObjects];  // Pixels of the line, up to `from`.
+  Mask full[kObjects];  // Of a whole line with the registers as they are.
+  Mask visible;         // Where VBLANK was off.
+  u8 from[kObjects + 1];
+  u8 is_current[kObjects];       // Whether `full` is.
+  u8 enabled;                    // A bit per object.
+  u8 collided_to, painted_to;    // Pixels that collisions and colours have been taken from.
+  u8 blank_from, blank_to;       // Pixels that HMOVE has blanked.
+  s32 zeroed_to;                 // See `advance`.
+  s32 draw_began;                // Clock at which the last draw began, for `paint_ahead`.
+
+  RLB_FN Beam(Tia& t, const Picture& p, u8* pixels) : tia(t), picture(p), screen(pixels) {}
+
+  RLB_FN s32 pixel() const {
+    const s32 x = tia.drawn - tia.line_start - kBlank;
+    return x > 0 ? x : 0;
+  }
+
+  RLB_FN void begin() {
+    enabled = 0;
+    for (s32 o = 0; o < kObjects; ++o) {
+      is_current[o] = 0;
+      enabled |= static_cast<u8>(is_enabled(tia, o) << o);
+    }
+    draw_began = tia.drawn;
+    begin_line(pixel());
+  }
+
+  RLB_FN void begin_line(s32 x) {
+    for (s32 o = 0; o < kObjects; ++o) {
+      line[o] = Mask{};
+      from[o] = static_cast<u8>(x);
+    }
+    visible = Mask{};
+    from[kObjects] = collided_to = painted_to = static_cast<u8>(x);
+    blank_from = blank_to = static_cast<u8>(x < 8 ? x : 8);
+    zeroed_to = 0;
+  }
+
+  // Draws up to a clock with the registers as they are.
+  RLB_FN void advance(s32 clock) {
+    if (clock < tia.window_start || clock <= tia.drawn || tia.drawn >= tia.window_end) return;
+    if (clock > tia.window_end) clock = tia.window_end;
+    draw_began = tia.drawn;
+    while (clock > tia.line_start + kLine) {
+      tia.drawn = tia.line_start + kLine;
+      pass_blank(kWidth);
+      finish_line();
+      end_line();
+    }
+    tia.drawn = clock;
+    pass_blank(pixel());
+    // A draw that stops before the first pixel, to be blanked, clears a part of the row ahead.
+    const s32 x = clock - tia.line_start;
+    if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank) zeroed_to = kBlank + 8 - x;
+  }
+
+  RLB_HOT void pass_blank(s32 x) {
+    if (RLB_LIKELY(!tia.hmove_blank)) return;
+    blank_to = static_cast<u8>(x < 8 ? x : 8);
+    if (x >= 8) tia.hmove_blank = 0;
+  }
+
+  // What happens when the beam enters the next line.
+  RLB_FN void end_line() {
+    tia.line_start += kLine;
+    ++tia.row;
+    begin_line(0);
+    set_mirrored(tia.ctrlpf & 1);
+    for (s32 i = 0; i < 2; ++i) {
+      if (tia.hide_first_copy[i]) {
+        tia.hide_first_copy[i] = 0;
+        is_current[kP0 + i] = 0;
+      }
+    }
+    if (RLB_UNLIKELY(tia.stars)) move_star();
+  }
+
+  RLB_FN void set_mirrored(u32 mirrored) {
+    if (tia.is_mirrored == mirrored) return;
+    tia.is_mirrored = static_cast<u8>(mirrored);
+    is_current[kPF] = 0;
+  }
+
+  RLB_FN void move_star() {
+    RLB_CONST u8 kSteps[4] = {18, 33, 0, 17};
+    tia.star_count = (tia.star_count + 1) & 3;
+    tia.position[kM0] =
+        static_cast<u8>(wrapped(tia.position[kM0] + kWidth - kSteps[tia.star_count]));
+    tia.missile_shape = tia.star_count == 1 ? kWide : tia.star_count == 2 ? kOff : kNormal;
+    is_current[kM0] = 0;
+  }
+
+  RLB_HOT const Mask& full_mask(s32 object) {
+    if (!is_current[object]) {
+      full[object] = object_mask(tia, object);
+      is_current[object] = 1;
+    }
+    return full[object];
+  }
+
+  // Takes over the pixels of an object up to x.
+  RLB_HOT void take(s32 object, s32 x) {
+    if (from[object] >= x) return;
+    if (enabled & 1u << object) {
+      const Mask& mask = full_mask(object);
+      if (from[object] == 0 && x == kWidth) {
+        line[object] = mask;
+      } else {
+        line[object] = line[object] | (mask & pixels_between(from[object], x));
+      }
+    }
+    from[object] = static_cast<u8>(x);
+  }
+
+  RLB_HOT void take_visible(s32 x) {
+    if (from[kObjects] >= x) return;
+    if (!(tia.vblank & 2)) visible = visible | pixels_between(from[kObjects], x);
+    from[kObjects] = static_cast<u8>(x);
+  }
+
+  RLB_FN void take_all(s32 x) {
+    for (s32 o = 0; o < kObjects; ++o) take(o, x);
+    take_visible(x);
+  }
+
+  // Takes over what an object was before a register of it changes.
+  RLB_HOT void change(s32 object) {
+    take(object, pixel());
+    is_current[object] = 0;
+  }
+
+  RLB_HOT void set_enabled(s32 object) {
+    const u32 bit = 1u << object;
+    const u32 now = is_enabled(tia, object) ? bit : 0;
+    if ((enabled & bit) == now) return;
+    enabled = static_cast<u8>((enabled & ~bit) | now);
+  }
+
+  // With both bits set the colours depend on what is enabled, anywhere on the line.
+  RLB_HOT bool colours_depend_on_enabled() const { return (tia.ctrlpf & 6) == 6; }
+
+  RLB_FN void finish_line() {
+    take_all(kWidth);
+    collide(kWidth);
+    paint(kWidth);
+  }
+
+  // Accounts for everything up to `drawn`.
+  RLB_FN void finish() {
+    const s32 x = pixel();
+    take_all(x);
+    collide(x);
+    paint(x);
+  }
+
+  RLB_FN void collide(s32 x) {
+    if (collided_to >= x) return;
+    Mask seen = visible;
+    if (collided_to > 0 || x < kWidth) seen = seen & pixels_between(collided_to, x);
+    collided_to = static_cast<u8>(x);
+    if (!any(seen)) return;
+    u32 present = 0;
+    for (s32 o = 0; o < kObjects; ++o) present |= static_cast<u32>(any(line[o])) << o;
+    if (!(present & (present - 1))) return;
+    u32 latches = tia.collisions;
+    for (s32 k = 0; k < 15; ++k) {
+      const u32 a = kPairs[k][0], b = kPairs[k][1];
+      if ((latches >> k & 1) || !(present >> a & present >> b & 1)) continue;
+      if (any(line[a] & line[b] & seen)) latches |= 1u << k;
+    }
+    tia.collisions = static_cast<u16>(latches);
+  }
+
+  // --- Pixels. ---
+
+  RLB_FN void paint(s32 x) {
+    if (!screen || painted_to >= x) {
+      painted_to = painted_to < x ? static_cast<u8>(x) : painted_to;
+      return;
+    }
+    if (tia.row < picture.height) blend(painted_to, x);
+    painted_to = static_cast<u8>(x);
+  }
+
+  // Who covers whom, as masks and colours from the back to the front.
+  struct Layers {
+    Mask mask[5];
+    u8 colour[5];
+    s32 n;
+    RLB_FN void add(const Mask& m, u8 c) {
+      mask[n] = m;
+      colour[n++] = c;
+    }
+  };
+
+  RLB_FN void add_playfield(Layers& layers) const {
+    const bool is_score = (tia.ctrlpf & 2) != 0;
+    if (!is_score) {
+      layers.add(line[kPF], tia.colour[2]);
+    } else {
+      const Mask left = pixels_below(80);
+      layers.add(line[kPF] & left, tia.colour[0]);
+      layers.add(without(line[kPF], left), tia.colour[1]);
+    }
+  }
+
+  RLB_FN void blend(s32 begin, s32 end) {
+    Layers layers;
+    layers.n = 0;
+    const Mask first = line[kP0] | line[kM0], second = line[kP1] | line[kM1];
+    if (tia.ctrlpf & 4) {
+      layers.add(second, tia.colour[1]);
+      layers.add(first, tia.colour[0]);
+      if ((tia.ctrlpf & 2) && enabled == 1u << kPF) {
+        add_playfield(layers);
+      } else {
+        layers.add(line[kPF] | line[kBL], tia.colour[2]);
+      }
+    } else {
+      layers.add(line[kBL], tia.colour[2]);
+      add_playfield(layers);
+      // In score mode the left half of the playfield has the first player's priority.
+      const bool is_score = (tia.ctrlpf & 2) != 0;
+      layers.add(is_score ? without(second, line[kPF] & pixels_below(80)) : second, tia.colour[1]);
+      layers.add(first, tia.colour[0]);
+    }
+    Mask shown = visible;
+    if (blank_to > blank_from) shown = without(shown, pixels_between(blank_from, blank_to));
+    write_row(layers, shown, begin, end);
+  }
+
+  RLB_FN void write_row(const Layers& layers, const Mask& shown, s32 begin, s32 end) {
+    u8* row = screen + tia.row * kWidth;
+    const Mask written = pixels_between(begin, end);
+#if defined(__AVX512BW__) && !defined(RLB_PORTABLE)
+    for (s32 i = 0; i < 3; ++i) {
+      if (!written.w[i]) continue;
+      __m512i pixels = _mm512_set1_epi8(static_cast<char>(tia.colour[3]));
+      for (s32 k = 0; k < layers.n; ++k) {
+        pixels = _mm512_mask_mov_epi8(pixels, layers.mask[k].w[i],
+                                      _mm512_set1_epi8(static_cast<char>(layers.colour[k])));
+      }
+      _mm512_mask_storeu_epi8(row + 64 * i, written.w[i],
+                              _mm512_maskz_mov_epi8(shown.w[i], pixels));
+    }
+#else
+    for (s32 x = begin; x < end; ++x) {
+      const s32 i = x >> 6, shift = x & 63;
+      u8 pixel = tia.colour[3];
+      for (s32 k = 0; k < layers.n; ++k) {
+        pixel = layers.mask[k].w[i] >> shift & 1 ? layers.colour[k] : pixel;
+      }
+      row[x] = shown.w[i] >> shift & 1 ? pixel : 0;
+    }
+#endif
+  }
+
+  // What a frame that ends in the middle of a line leaves to the right of the beam: a draw works in
+  // groups of four pixels where only the playfield can differ within them.
+  RLB_FN void paint_ahead() {
+    if (!screen || tia.row >= picture.height) return;
+    const s32 x = pixel();
+    u8* row = screen + tia.row * kWidth;
+    for (s32 i = x; i < zeroed_to && i < kWidth; ++i) row[i] = 0;
+    const s32 group = x & ~3;
+    const s32 began = draw_began - tia.line_start - kBlank;
+    if (group == x || began > group || tia.drawn >= tia.window_end) return;
+    if (!draws_groups() || any(reach() & pixels_between(group, group + 4))) return;
+    take_all(group + 4);
+    paint(group + 4);
+  }
+
+  RLB_FN bool draws_groups() const {
+    if (tia.vblank & 2) return false;
+    const u32 score = tia.ctrlpf & 2;
+    switch (enabled) {
+      case 1 << kPF: case 1 << kP0: case 1 << kP1: case 1 << kM0: case 1 << kM1: case 1 << kBL:
+      case 1 << kP0 | 1 << kP1: case 1 << kM0 | 1 << kM1:
+      case 1 << kBL | 1 << kM0: case 1 << kBL | 1 << kM1: case 1 << kBL | 1 << kP1: return true;
+      case 1 << kPF | 1 << kP0: case 1 << kPF | 1 << kP1: case 1 << kPF | 1 << kBL: return !score;
+      default: return false;
+    }
+  }
+
+  // Where the enabled objects but the playfield could be, whatever their patterns.
+  RLB_FN Mask reach() const {
+    Mask m{};
+    for (s32 i = 0; i < 2; ++i) {
+      if (enabled & 1u << (kP0 + i)) m = m | player_mask(tia, i, 0xff);
+      if (enabled & 1u << (kM0 + i)) m = m | missile_mask(tia, i);
+    }
+    if (enabled & 1u << kBL) m = m | ball_mask(tia);
+    return m;
+  }
+
+  // --- Writes. ---
+
+  RLB_FN void write(u32 reg, u8 value, s32 clock) {
+    advance(clock + delay(reg, clock));
+    switch (reg) {
+      case kVBLANK:
+        take_visible(pixel());
+        tia.vblank = value;
+        break;
+      case kNUSIZ0: case kNUSIZ1: write_size(static_cast<s32>(reg - kNUSIZ0), value); break;
+      case kCOLUP0: case kCOLUP1: case kCOLUPF: case kCOLUBK:
+        write_colour(reg - kCOLUP0, value);
+        break;
+      case kCTRLPF: write_control(value, clock); break;
+      case kREFP0: case kREFP1: {
+        const s32 i = static_cast<s32>(reg - kREFP0);
+        change(kP0 + i);
+        tia.reflect[i] = value & 8;
+        break;
+      }
+      case kPF0: write_playfield(0x0000f, static_cast<u32>(value >> 4)); break;
+      case kPF1: write_playfield(0x00ff0, reversed(value) << 4); break;
+      case kPF2: write_playfield(0xff000, static_cast<u32>(value) << 12); break;
+      case kRESP0: case kRESP1: reset_player(static_cast<s32>(reg - kRESP0), clock); break;
+      case kRESM0: case kRESM1: case kRESBL: reset_missile_or_ball(reg, clock); break;
+      case kGRP0: case kGRP1: write_graphics(static_cast<s32>(reg - kGRP0), value); break;
+      case kENAM0: case kENAM1: {
+        const s32 i = static_cast<s32>(reg - kENAM0);
+        before_enabling(kM0 + i);
+        tia.missile[i] = value & 2;
+        set_enabled(kM0 + i);
+        break;
+      }
+      case kENABL:
+        before_enabling(kBL);
+        tia.ball = value & 2;
+        set_enabled(kBL);
+        break;
+      case kHMP0: case kHMP1: case kHMM1: case kHMBL: tia.motion[reg - kHMP0] = value >> 4; break;
+      case kHMM0: write_missile_motion(value, clock); break;
+      case kVDELP0: case kVDELP1: {
+        const s32 i = static_cast<s32>(reg - kVDELP0);
+        before_enabling(kP0 + i);
+        is_current[kP0 + i] = 0;
+        tia.delay_graphics[i] = value & 1;
+        set_enabled(kP0 + i);
+        break;
+      }
+      case kVDELBL:
+        before_enabling(kBL);
+        tia.delay_ball = value & 1;
+        set_enabled(kBL);
+        break;
+      case kRESMP0: case kRESMP1: lock_missile(static_cast<s32>(reg - kRESMP0), value); break;
+      case kHMOVE: move(clock); break;
+      case kHMCLR:
+        for (s32 i = 0; i < 5; ++i) tia.motion[i] = 0;
+        break;
+      case kCXCLR:
+        collided_to = static_cast<u8>(pixel());
+        tia.collisions = 0;
+        break;
+      default: break;
+    }
+  }
+
+  RLB_HOT s32 delay(u32 reg, s32 clock) const {
+    // Four bits per register: those of the playfield depend on the position.
+    constexpr u64 kLow = 1ull << 4 * kVBLANK | 8ull << 4 * kNUSIZ0 | 8ull << 4 * kNUSIZ1 |
+                         1ull << 4 * kREFP0 | 1ull << 4 * kREFP1;
+    constexpr u64 kHigh = 8ull << 4 * (kRESM0 - 16) | 8ull << 4 * (kRESM1 - 16) |
+                          1ull << 4 * (kGRP0 - 16) | 1ull << 4 * (kGRP1 - 16);
+    if (reg - kPF0 < 3u) {
+      const s32 cycle = (clock - tia.frame_start) % kLine / 3;
+      return 0x3254 >> 4 * (cycle & 3) & 15;
+    }
+    return static_cast<s32>((reg < 16 ? kLow >> 4 * reg : reg < 32 ? kHigh >> 4 * (reg - 16) : 0) & 15);
+  }
+
+  RLB_HOT void before_enabling(s32 object) {
+    const s32 x = pixel();
+    if (RLB_UNLIKELY(colours_depend_on_enabled())) paint_now();
+    take(object, x);
+  }
+
+  // Paints up to the beam, before colours or priorities change.
+  RLB_FN void paint_now() {
+    if (!screen) return;
+    const s32 x = pixel();
+    if (x <= painted_to) return;
+    take_all(x);
+    paint(x);
+  }
+
+  RLB_FN void write_size(s32 i, u8 value) {
+    change(kP0 + i);
+    change(kM0 + i);
+    tia.nusiz[i] = value;
+    tia.hide_first_copy[i] = 0;
+    if (i == 0) tia.missile_shape = kNormal;
+  }
+
+  RLB_FN void write_colour(u32 which, u8 value) {
+    value = static_cast<u8>((value & 0xfe) | picture.colour_loss);
+    if (tia.colour[which] == value) return;
+    paint_now();
+    tia.colour[which] = value;
+  }
+
+  RLB_FN void write_control(u8 value, s32 clock) {
+    if ((tia.ctrlpf ^ value) & 6) paint_now();
+    change(kBL);
+    take(kPF, pixel());
+    tia.ctrlpf = value;
+    if ((clock - tia.frame_start) % kLine < 147) set_mirrored(value & 1);
+  }
+
+  RLB_FN void write_playfield(u32 bits, u32 value) {
+    const u32 playfield = (tia.playfield & ~bits) | value;
+    if (playfield == tia.playfield) return;
+    before_enabling(kPF);
+    is_current[kPF] = 0;
+    tia.playfield = playfield;
+    set_enabled(kPF);
+  }
+
+  RLB_FN void write_graphics(s32 i, u8 value) {
+    // A write to one player moves the other's pattern into its delayed copy.
+    const s32 other = 1 - i;
+    if (tia.graphics[i] != value) {
+      if (!tia.delay_graphics[i]) {
+        before_enabling(kP0 + i);
+        is_current[kP0 + i] = 0;
+      }
+      tia.graphics[i] = value;
+      set_enabled(kP0 + i);
+    }
+    if (tia.delayed_graphics[other] != tia.graphics[other]) {
+      if (tia.delay_graphics[other]) {
+        before_enabling(kP0 + other);
+        is_current[kP0 + other] = 0;
+      }
+      tia.delayed_graphics[other] = tia.graphics[other];
+      set_enabled(kP0 + other);
+    }
+    if (i == 1 && tia.delayed_ball != tia.ball) {
+      before_enabling(kBL);
+      tia.delayed_ball = tia.ball;
+      set_enabled(kBL);
+    }
+  }
+
+  // Whether a player that is reset at `now` is being drawn at that moment: 1 within a copy, -1 in the
+  // four clocks before one, 0 elsewhere.
+  RLB_FN s32 reset_phase(s32 i, s32 now) const {
+    const u32 mode = tia.nusiz[i] & 7;
+    const s32 width = mode == 5 ? 16 : mode == 7 ? 32 : 8;
+    s32 phase = 0;
+    for (s32 k = 0; k < 5; ++k) {
+      if (!(kCopies[mode] >> k & 1)) continue;
+      const s32 e = (now - tia.position[i] - 16 * k + 2 * kWidth) % kWidth;
+      if (e < 4) phase = -1;
+      if (e >= 4 && e < 4 + width) phase = 1;
+    }
+    return phase;
+  }
+
+  RLB_FN void reset_player(s32 i, s32 clock) {
+    const s32 x = (clock - tia.frame_start) % kLine;
+    const s32 now = x < kBlank ? 3 : (x - kBlank + 5) % kWidth;
+    const s32 phase = reset_phase(i, now);
+    if (phase > 0) advance(clock + 11);
+    change(kP0 + i);
+    tia.position[i] = static_cast<u8>(now);
+    tia.hide_first_copy[i] = phase >= 0;
+  }
+
+  RLB_FN void reset_missile_or_ball(u32 reg, s32 clock) {
+    const s32 object = static_cast<s32>(kM0 + (reg - kRESM0));
+    const s32 x = (clock - tia.frame_start) % kLine, since = clock - tia.last_hmove;
+    s32 now = x < kBlank ? 2 : (x - kBlank + 4) % kWidth;
+    // A few strobes soon after a HMOVE land elsewhere.
+    if (object == kM0 && since == 60 && x == 69) now = 8;
+    if (object == kM1 && since == 9 && x == 18) now = 3;
+    if (object == kBL) {
+      if (since == 54 && (x == 60 || x == 69)) now = 10;
+      if (since == 9 && x == 18) now = 3;
+      if (since == 21 && x == 30) now = 6;
+      if (since == 18 && x == 27) now = 5;
+    }
+    change(object);
+    if (object == kM0) tia.missile_shape = kNormal;
+    tia.position[object] = static_cast<u8>(now);
+  }
+
+  RLB_FN void write_missile_motion(u8 value, s32 clock) {
+    if (clock - tia.last_hmove == 63 && tia.motion[kM0] == 7 && value >> 4 == 6) {
+      tia.stars = 1;
+      tia.star_count = 0;
+    }
+    tia.motion[kM0] = value >> 4;
+  }
+
+  RLB_FN void lock_missile(s32 i, u8 value) {
+    before_enabling(kM0 + i);
+    is_current[kM0 + i] = 0;
+    if (tia.missile_locked[i] && !(value & 2)) {
+      const u32 mode = tia.nusiz[i] & 7;
+      const s32 middle = mode == 5 ? 8 : mode == 7 ? 16 : 4;
+      tia.position[kM0 + i] = static_cast<u8>(wrapped(tia.position[i] + middle));
+      if (i == 0) tia.missile_shape = kNormal;
+    }
+    tia.missile_locked[i] = value & 2;
+    set_enabled(kM0 + i);
+  }
+
+  RLB_FN void move(s32 clock) {
+    const s32 cycle = (clock - tia.frame_start) % kLine / 3;
+    if (picture.has_hmove_blanks && (cycle <= 20 || cycle == 75)) {
+      tia.hmove_blank = 1;
+      const s32 x = pixel();
+      if (x < 8) blank_from = blank_to = static_cast<u8>(x);
+    }
+    for (s32 o = 0; o < 5; ++o) {
+      const s32 by = hmove_distance(tia.motion[o], cycle);
+      const bool is_changed = by != 0 || (o < kM0 && tia.hide_first_copy[o]) ||
+                              (o == kM0 && tia.missile_shape != kNormal);
+      if (!is_changed) continue;
+      change(o);
+      tia.position[o] = static_cast<u8>((tia.position[o] + by + kWidth) % kWidth);
+    }
+    tia.hide_first_copy[0] = tia.hide_first_copy[1] = 0;
+    tia.missile_shape = kNormal;
+    tia.stars = 0;
+    tia.last_hmove = clock;
+  }
+
+  // How far an object moves to the right, by the cycle of the line at which HMOVE is strobed.
+  RLB_FN static s32 hmove_distance(u32 nibble, s32 cycle) {
+    RLB_CONST s8 kEarly[21] = {-7, -7, -7, -7, -6, -5, -5, -4, -3, -2, -2,
+                               -1, 0,  1,  1,  2,  3,  4,  4,  5,  6};
+    RLB_CONST s8 kLate[20] = {-6, -5, -4, -4, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8};
+    const s32 wanted = nibble <= 7 ? -static_cast<s32>(nibble) : 16 - static_cast<s32>(nibble);
+    if (cycle <= 20) return wanted > kEarly[cycle] ? wanted : kEarly[cycle];
+    if (cycle < 55) return 0;
+    if (cycle == 75) return wanted;
+    const s32 late = wanted - kLate[cycle - 55];
+    return late < 0 ? late : 0;
+  }
+};
+
+// A logged write: 18 bits of CPU cycles since the base of the log, register, value.
+RLB_HOT u32 packed_write(u32 cycles, u32 reg, u8 value) { return cycles << 14 | reg << 8 | value; }
+
+// Replays a log, and draws on to the last access of any kind.
+RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const u32* log, s32 n, s32 base,
+                            s32 last_access, u8* screen, bool is_end) {
+  Beam beam(tia, picture, screen);
+  beam.begin();
+  for (s32 k = 0; k < n; ++k) {
+    const s32 cycles = base + static_cast<s32>(log[k] >> 14);
+    beam.write(log[k] >> 8 & 63, static_cast<u8>(log[k]), 3 * cycles);
+  }
+  beam.advance(3 * last_access);
+  beam.finish();
+  if (is_end) beam.paint_ahead();
+}
+
+RLB_FN void reset_tia(Tia& tia) {
+  tia = Tia{};
+  tia.vsync_finish = kNever;
+}
+
+}  // namespace rlbatch::atari
