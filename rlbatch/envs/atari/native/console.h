@@ -81,6 +81,7 @@ struct Console {
     s.cpu = Cpu{};
     reset_riot(s.riot, next_draw(generators.system));
     reset_tia(s.tia);
+    s.frame.lines = 0;
     set_window();
     clear_screens();
     if (has_cart_ram(cart())) {
@@ -101,7 +102,7 @@ struct Console {
       s.session.paddle[i] = (s.session.paddle_min + s.session.paddle_max) / 2;
     }
     system_reset();
-    for (s32 k = 0; k < kResetFrames; ++k) emulate(kActionNoop);
+    emulate_many(kActionNoop, kResetFrames);
     soft_reset();
     reset_rule(rule_of(), s.rule, s.session.mode);
     start_mode(rule_of(), *this, s.session.mode);
@@ -110,7 +111,7 @@ struct Console {
   }
 
   RLB_FN void soft_reset() {
-    for (s32 k = 0; k < kSoftResetFrames; ++k) emulate(kActionReset);
+    emulate_many(kActionReset, kSoftResetFrames);
     s.session.sticky_action = kActionNoop;
     s.session.sticky_strength = 0;
   }
@@ -139,6 +140,16 @@ struct Console {
     run_frame();
     const Memory memory{s.riot.ram, s.cart.ram};
     step_rule(rule_of(), s.rule, memory);
+    s.cpu.bus = s.riot.ram[127];  // The last byte that is read from outside.
+  }
+
+  // Several frames between which only the rule looks at the RAM. That shows on the data bus, if the
+  // next opcode comes from the TIA: no game's does, so the last byte of one rule is enough here.
+  RLB_FN void emulate_many(s32 action, s32 n_frames) {
+    for (s32 k = 0; k < n_frames; ++k) {
+      emulate(action);
+      if (k + 1 < n_frames) s.cpu.bus = ram(0xc7);
+    }
   }
 
   RLB_FN void count_frame() {
@@ -249,8 +260,9 @@ struct Console {
     const Picture picture{s.session.height, static_cast<u8>(config.has_hmove_blanks),
                           colour_loss()};
     Run run{&s, rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess};
+    const s32 drawn = s.tia.drawn;
     if (!s.cpu.is_jammed) run_instructions(run);
-    flush_log(run, run.n_log, run.last_access, true);
+    flush_log(run, run.n_log, run.last_access, drawn);
     if (s.frame.has_stopped) {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
@@ -258,7 +270,6 @@ struct Console {
       grey_out();
       s.frame.is_greyed = 1;
     }
-    s.cpu.bus = s.riot.ram[127];  // Its last byte is the last that is read from outside.
   }
 
   RLB_FN u8 colour_loss() const { return s.session.is_pal && (s.frame.lines & 1); }
@@ -277,7 +288,8 @@ struct Console {
     s.cart.dpc.stamp -= cycles;
     s.cpu.cycles = 0;
     set_window();
-    tia.drawn = tia.line_start = tia.window_start;
+    tia.drawn = tia.draw_began = tia.line_start = tia.window_start;
+    tia.zeroed_to = 0;
     tia.row = 0;
     s.frame.buffer ^= 1;
     s.frame.is_greyed = 0;

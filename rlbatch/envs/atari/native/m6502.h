@@ -27,8 +27,10 @@ struct Run {
   s32 last_access;  // CPU cycles of the last access to the TIA.
 };
 
-RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access, bool is_end) {
-  replay(run.state->tia, run.picture, run.log, n_log, run.log_base, last_access, run.screen, is_end);
+RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access,
+                               s32 drawn_before = kGoesOn) {
+  replay(run.state->tia, run.picture, run.log, n_log, run.log_base, last_access, run.screen,
+         drawn_before);
 }
 
 RLB_FN u8 read_input(const Run& run, u32 reg, s32 cycles) {
@@ -48,7 +50,7 @@ RLB_FN u8 read_input(const Run& run, u32 reg, s32 cycles) {
 RLB_COLD RLB_FN u8 read_tia(Run& run, u32 address, s32 cycles, u8 bus, s32 n_log) {
   const u32 reg = address & 15;
   if (reg >= 8) return static_cast<u8>(read_input(run, reg, cycles) | (bus & 0x3f));
-  flush_log(run, n_log, cycles, false);
+  flush_log(run, n_log, cycles);
   const u32 latches = run.state->tia.collisions;
   u32 high;
   if (reg == 6) {
@@ -150,7 +152,7 @@ struct Bus {
     }
     log[n_log++] = packed_write(static_cast<u32>(cycles - run.log_base), reg, value);
     if (RLB_UNLIKELY(n_log == kLogSize)) {
-      flush_log(run, n_log, cycles, false);
+      flush_log(run, n_log, cycles);
       n_log = 0;
     }
   }
@@ -189,7 +191,7 @@ struct Registers {
   u32 c, v, d, i;
 
   RLB_HOT u32 flags() const {
-    return (nz >> 7 | nz >> 8) << 7 | v << 6 | 0x30 | d << 3 | i << 2 |
+    return ((nz >> 7 | nz >> 8) & 1) << 7 | v << 6 | 0x30 | d << 3 | i << 2 |
            static_cast<u32>((nz & 0xff) == 0) << 1 | c;
   }
   RLB_HOT void set_flags(u32 p) {

@@ -1,21 +1,29 @@
 // From screens to observations: palette, maximum of two frames, area resize.
 //
-//   palette indices --lut--> values --max--> pooled image --area resize--> observation
-//
-// The palette comes before the maximum. The resize gives the bytes of OpenCV's INTER_AREA, which
-// ale-py and Gymnasium use; a target may be smaller than the source or equal to it, not larger.
+//   palette indices --lut--> values --max--> pooled image --resize--> observation
+//                   `------- pool -------------------'`-- resize_image --'
+//                   `------------------ observe -------------------------'
 //
 //   Resize resize;
 //   if (!build_resize(210, 84, 84, resize)) return "cannot enlarge";
 //   observe(Frames{screen0, screen1, NTSC_GRAY}, resize, pooled, observation);
 //
-// See NOTE [ area resize ]. On CUDA, `resized_pixel` is the body of a kernel; `observe` is for hosts.
+// The palette comes before the maximum. The resize gives the bytes of OpenCV's INTER_AREA, which
+// ale-py and Gymnasium use; a target may be as large as the source or smaller, not larger.
+// A `Resize` serves any number of images and threads. Colours are planes: three pooled images one
+// after the other, an observation with the channels side by side.
+//
+// `resized_pixel` is the definition, and the body of a kernel on CUDA; `observe` is for hosts, where
+// a vector path needs AVX2, or AVX-512 with VBMI, and RLB_PORTABLE switches both off.
 #pragma once
 
 #include "platform.h"
 
 #if !defined(__CUDACC__) && !defined(RLB_PORTABLE) && defined(__AVX2__)
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns of its own header.
 #include <immintrin.h>
+#pragma GCC diagnostic pop
 #define RLB_PREPROCESS_AVX2 1
 #if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VBMI__)
 #define RLB_PREPROCESS_AVX512 1
@@ -24,10 +32,21 @@
 
 namespace rlbatch::atari {
 
-constexpr s32 kLine = 160;          // Pixels of a source row.
-constexpr s32 kMaxResized = 250;    // Rows or columns of any image.
-constexpr s32 kMaxPairs = 4;        // Pairs of taps that the vector paths can add.
-constexpr s32 kLaneBytes = 10 * 64;  // The lanes of a resized row, four bytes each.
+constexpr s32 kLine = 160;        // Pixels of a source row.
+constexpr s32 kMaxResized = 250;  // Rows or columns of any image.
+constexpr s32 kBand = 12;         // Rows of an observation that are made together.
+constexpr s32 kMaxPairs = 4;      // Pairs of neighbours that the fast path adds.
+constexpr s32 kMaxUnit = 128;     // 255 of them fit into 16 bits with a sign.
+constexpr f32 kNoFraction = 8388608.0f;  // 2^23
+constexpr u64 kEightTimes = 0x0101010101010101u;
+
+// Of a vector path: bytes and outputs of a vector; outputs that share a window of the sums, which
+// is what one shuffle can reach; words of a window.
+#if defined(RLB_PREPROCESS_AVX512)
+constexpr s32 kVectorBytes = 64, kLanes = 16, kLaneGroup = 16, kLaneWindow = 64;
+#else
+constexpr s32 kVectorBytes = 32, kLanes = 8, kLaneGroup = 4, kLaneWindow = 8;
+#endif
 
 // NOTE [ area resize ]
 //
@@ -43,10 +62,10 @@ constexpr s32 kLaneBytes = 10 * 64;  // The lanes of a resized row, four bytes e
 // 2. If both scales are whole numbers, OpenCV adds integers and multiplies once by 1 / area; but
 //    2 x 2 pixels round half up.
 // 3. The overlaps are fractions with the common denominator `unit` = source / gcd(source, target),
-//    so an integer sum over `denominator` = the product of both units is exact. The float result can
-//    round to another byte only where the exact one is a tie: the nearest other sum is
-//    1 / denominator away, and the errors add up to less than
-//    255 * (taps of a row + taps of a column + 3) / 2^24. `build_resize` checks that this is enough.
+//    so an integer sum over `denominator` = the product of both units is exact. The float result
+//    can round to another byte only where the exact one is a tie: any other sum is at least
+//    1 / denominator away from one, half of that if the denominator is odd, and the errors add up
+//    to less than 255 * (terms of a row + terms of a column + 3) / 2^24. `build_resize` checks it.
 // 4. Hence the fast path: integers, columns first, and `resized_pixel` for the ties (2 to 3 percent
 //    of a game's pixels; the float sum goes the other way in about one of twenty).
 //
@@ -62,13 +81,13 @@ struct ResizeAxis {
   s16 share[2 * kMaxResized];  // The same, exactly, in 1 / unit.
 };
 
-// What the vector paths want to know of the columns: how to bring the two pixels of a pair of taps
-// next to each other, and their shares.
+// The columns as the fast path wants them: output i adds `n_pairs` pairs of neighbours, some of
+// which have a share of 0.
 struct ResizeLanes {
-  s32 n_pairs;  // 0: the pixels of some vector lie too far apart.
-  s32 padding[15];
-  alignas(64) u8 shuffle[kLaneBytes];
-  alignas(64) s16 share[kMaxPairs * kLaneBytes / 2];
+  s32 n_pairs;
+  s32 has_windows;  // 0: the pixels of some vector lie too far apart.
+  u16 word[kLine][2];  // Where the first pair lies in its window; for AVX2 as pairs of bytes.
+  s16 share[kMaxPairs][kLine][2];
 };
 
 struct Resize {
@@ -78,12 +97,21 @@ struct Resize {
   ResizeLanes lanes;
 };
 
-// One plane of one or two images of the same size. `second` may be null; `lut` is null where the
-// images hold values already, not palette indices.
+// One plane of one or two images of the same size. `second` may be null; `lut`, 256 bytes, is null
+// where the images hold values already, not palette indices.
 struct Frames {
   const u8* first;
   const u8* second;
   const u8* lut;
+};
+
+// Some rows of an observation on their way. The vector paths read, but do not use, what follows the
+// totals of a row.
+struct Band {
+  s32 row, n_rows;
+  s16 totals[kBand][kLine + 96];
+  u8 lines[kBand][kLine];
+  u32 ties[kBand];
 };
 
 // Products that no compiler fuses with a sum.
@@ -103,8 +131,8 @@ RLB_FN f64 rounded_product(f64 a, f64 b) {
 #endif
 }
 
-// Half to even, for 0 <= x < 2^22: the sum has no bits left for a fraction.
-RLB_FN s32 rounded(f32 x) { return static_cast<s32>((x + 8388608.0f) - 8388608.0f); }
+// Half to even, for 0 <= x < kNoFraction: the sum has no bits left for a fraction.
+RLB_FN s32 rounded(f32 x) { return static_cast<s32>((x + kNoFraction) - kNoFraction); }
 
 // The shares of [i, i + 1) * unit in pixels of `target / gcd` each.
 RLB_FN s16 exact_share(const ResizeAxis& axis, s32 i, s32 pixel) {
@@ -152,7 +180,22 @@ RLB_FN void build_axis(s32 source, s32 target, ResizeAxis& axis) {
   }
 }
 
-RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes);
+RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes) {
+  lanes.n_pairs = (columns.max_count + 1) / 2;
+  lanes.has_windows = 1;
+  for (s32 i = 0; i < columns.target; ++i) {
+    const s32 offset = columns.first[i] - columns.first[i - i % kLaneGroup];
+    if (offset + 1 >= kLaneWindow) lanes.has_windows = 0;
+    for (s32 j = 0; j < 2; ++j) {
+      const s32 word = offset + j;
+      const s32 bytes = 2 * word | (2 * word + 1) << 8;
+      lanes.word[i][j] = static_cast<u16>(kVectorBytes == 64 ? word : bytes);
+    }
+    for (s32 k = 0; k < columns.count[i] && k < 2 * kMaxPairs; ++k) {
+      lanes.share[k / 2][i][k % 2] = columns.share[columns.start[i] + k];
+    }
+  }
+}
 
 // Screens are `height` rows of 160 pixels. Returns whether this resize is possible.
 RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resize) {
@@ -162,12 +205,14 @@ RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resi
   ResizeAxis &rows = resize.rows, &columns = resize.columns;
   build_axis(height, out_height, rows);
   build_axis(kLine, out_width, columns);
-  const s32 errors = rows.max_count + columns.max_count + 3;
+  build_lanes(columns, resize.lanes);
   resize.denominator = rows.unit * columns.unit;
+  const s32 n_errors = rows.max_count + columns.max_count + 3;
+  const s32 inverse_gap = resize.denominator % 2 ? 2 * resize.denominator : resize.denominator;
   resize.is_copy = height == out_height && kLine == out_width;
   resize.is_block = height % out_height == 0 && kLine % out_width == 0;
-  resize.is_exact_but_ties = rows.unit <= 128 && resize.denominator < (1 << 16) / errors;
-  build_lanes(columns, resize.lanes);
+  resize.is_exact_but_ties = rows.unit <= kMaxUnit && resize.lanes.n_pairs <= kMaxPairs &&
+                             inverse_gap < (1 << 16) / n_errors;
   return true;
 }
 
@@ -212,81 +257,291 @@ RLB_FN u8 resized_pixel(const Frames& frames, const Resize& resize, s32 row, s32
 
 #if defined(RLB_PREPROCESS_AVX512)
 
-constexpr s32 kPoolStep = 64;
+using Bytes = __m512i;
+inline Bytes load_bytes(const u8* from) { return _mm512_loadu_si512(from); }
+inline void store_bytes(u8* to, Bytes x) { _mm512_storeu_si512(to, x); }
+inline Bytes larger(Bytes a, Bytes b) { return _mm512_max_epu8(a, b); }
+inline bool are_equal(Bytes a, Bytes b) { return _mm512_cmpneq_epi8_mask(a, b) == 0; }
 
 // 256 entries: two tables of 128, chosen by the top bit.
 struct Lookup {
-  __m512i part[4];
+  Bytes part[4];
 
   explicit Lookup(const u8* lut) {
-    for (s32 i = 0; i < 4; ++i) part[i] = _mm512_loadu_si512(lut + 64 * i);
+    for (s32 i = 0; i < 4; ++i) part[i] = load_bytes(lut + 64 * i);
   }
 
-  __m512i operator()(const u8* from) const {
-    const __m512i index = _mm512_loadu_si512(from);
-    const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]);
-    const __m512i high = _mm512_permutex2var_epi8(part[2], index, part[3]);
+  Bytes operator()(Bytes index) const {
+    const Bytes low = _mm512_permutex2var_epi8(part[0], index, part[1]);
+    const Bytes high = _mm512_permutex2var_epi8(part[2], index, part[3]);
     return _mm512_mask_blend_epi8(_mm512_movepi8_mask(index), low, high);
   }
 };
 
-inline __m512i pool_load(const u8* from) { return _mm512_loadu_si512(from); }
-inline __m512i pool_max(__m512i a, __m512i b) { return _mm512_max_epu8(a, b); }
-inline void pool_store(u8* to, __m512i x) { _mm512_storeu_si512(to, x); }
+// See `finish_plain`: outputs [i, i + 16).
+template <s32 n_pairs>
+inline void finish_lanes(const Resize& resize, s32 i, Band& band) {
+  const f32 denominator = static_cast<f32>(resize.denominator);
+  const __m512i word = _mm512_loadu_si512(resize.lanes.word[i]);
+  __m512i share[n_pairs];
+  for (s32 k = 0; k < n_pairs; ++k) share[k] = _mm512_loadu_si512(resize.lanes.share[k][i]);
+  const s32 first = resize.columns.first[i], n_rows = band.n_rows;
+  for (s32 row = 0; row < n_rows; ++row) {
+    const s16* window = band.totals[row] + first;
+    __m512i sum = _mm512_setzero_si512();
+    for (s32 k = 0; k < n_pairs; ++k, window += 2) {
+      const __m512i pair = _mm512_permutex2var_epi16(_mm512_loadu_si512(window), word,
+                                                     _mm512_loadu_si512(window + 32));
+      sum = _mm512_add_epi32(sum, _mm512_madd_epi16(pair, share[k]));
+    }
+    const __m512 exact = _mm512_cvtepi32_ps(sum);
+    const __m512 quotient = _mm512_mul_ps(exact, _mm512_set1_ps(1 / denominator));
+    const __m512i value = _mm512_cvtps_epi32(quotient);
+    const __m512 whole = _mm512_mul_ps(_mm512_cvtepi32_ps(value), _mm512_set1_ps(denominator));
+    const __m512 rest = _mm512_abs_ps(_mm512_sub_ps(exact, whole));
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(band.lines[row] + i), _mm512_cvtepi32_epi8(value));
+    band.ties[row] = _mm512_cmp_ps_mask(rest, _mm512_set1_ps(denominator / 2), _CMP_EQ_OQ);
+  }
+}
 
 #elif defined(RLB_PREPROCESS_AVX2)
 
-constexpr s32 kPoolStep = 32;
+using Bytes = __m256i;
+inline Bytes load_bytes(const void* from) {
+  return _mm256_loadu_si256(static_cast<const __m256i*>(from));
+}
+inline void store_bytes(void* to, Bytes x) { _mm256_storeu_si256(static_cast<__m256i*>(to), x); }
+inline Bytes larger(Bytes a, Bytes b) { return _mm256_max_epu8(a, b); }
+inline bool are_equal(Bytes a, Bytes b) {
+  const Bytes difference = _mm256_xor_si256(a, b);
+  return _mm256_testz_si256(difference, difference);
+}
 
-// 128 entries, indices 0 to 127: eight tables of 16. A shuffle gives 0 where bit 7 of its index is
-// set, so that `difference[k]` counts where the high digit of the index is at most k, and the
-// differences from there on cancel out to the entry.
+// 128 entries as eight tables of 16. A shuffle gives 0 where bit 7 of its index is set; so table k
+// counts where the high digit of the index is at most k, and holds the difference to the next one:
+// from the digit on they cancel out to the entry.
 struct HalfLookup {
-  __m256i difference[8];
+  Bytes difference[8];
 
   HalfLookup(const u8* lut, s32 parity) {
-    __m256i next = _mm256_setzero_si256();
+    Bytes next = _mm256_setzero_si256();
     for (s32 k = 7; k >= 0; --k) {
-      alignas(16) u8 entries[16];
-      for (s32 i = 0; i < 16; ++i) entries[i] = lut[32 * k + 2 * i + parity];
-      const __m128i part = _mm_load_si128(reinterpret_cast<const __m128i*>(entries));
-      const __m256i both = _mm256_broadcastsi128_si256(part);
-      difference[k] = _mm256_xor_si256(both, next);
-      next = both;
+      u8 entries[32];
+      for (s32 i = 0; i < 32; ++i) entries[i] = lut[32 * k + 2 * (i % 16) + parity];
+      const Bytes table = load_bytes(entries);
+      difference[k] = _mm256_xor_si256(table, next);
+      next = table;
     }
   }
 
-  __m256i operator()(__m256i index) const {
-    __m256i value = _mm256_setzero_si256();
+  Bytes operator()(Bytes index) const {
+    Bytes value = _mm256_setzero_si256();
     for (s32 k = 0; k < 8; ++k) {
-      const __m256i at = _mm256_add_epi8(index, _mm256_set1_epi8(static_cast<s8>(0x70 - 16 * k)));
+      const Bytes at = _mm256_add_epi8(index, _mm256_set1_epi8(static_cast<s8>(0x70 - 16 * k)));
       value = _mm256_xor_si256(value, _mm256_shuffle_epi8(difference[k], at));
     }
     return value;
   }
 };
 
-// Odd indices are rare (colour loss).
+// Even and odd indices apart: odd ones are rare (colour loss).
 struct Lookup {
   HalfLookup even, odd;
 
   explicit Lookup(const u8* lut) : even(lut, 0), odd(lut, 1) {}
 
-  __m256i operator()(const u8* from) const {
-    const __m256i index = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    const __m256i half = _mm256_and_si256(_mm256_srli_epi16(index, 1), _mm256_set1_epi8(0x7F));
-    const __m256i value = even(half);
+  Bytes operator()(Bytes index) const {
+    const Bytes half = _mm256_and_si256(_mm256_srli_epi16(index, 1), _mm256_set1_epi8(0x7F));
+    const Bytes value = even(half);
     if (_mm256_testz_si256(index, _mm256_set1_epi8(1))) return value;
     return _mm256_blendv_epi8(value, odd(half), _mm256_slli_epi16(index, 7));
   }
 };
 
-inline __m256i pool_load(const u8* from) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-}
-inline __m256i pool_max(__m256i a, __m256i b) { return _mm256_max_epu8(a, b); }
-inline void pool_store(u8* to, __m256i x) {
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), x);
+// See `finish_plain`: outputs [i, i + 8).
+template <s32 n_pairs>
+inline void finish_lanes(const Resize& resize, s32 i, Band& band) {
+  const f32 denominator = static_cast<f32>(resize.denominator);
+  const __m256i word = load_bytes(resize.lanes.word[i]);
+  __m256i share[n_pairs];
+  for (s32 k = 0; k < n_pairs; ++k) share[k] = load_bytes(resize.lanes.share[k][i]);
+  const s32 left = resize.columns.first[i], right = resize.columns.first[i + kLaneGroup];
+  const s32 n_rows = band.n_rows;
+  for (s32 row = 0; row < n_rows; ++row) {
+    const s16* totals = band.totals[row];
+    __m256i sum = _mm256_setzero_si256();
+    for (s32 k = 0; k < n_pairs; ++k, totals += 2) {
+      const __m256i windows =
+          _mm256_loadu2_m128i(reinterpret_cast<const __m128i*>(totals + right),
+                              reinterpret_cast<const __m128i*>(totals + left));
+      sum = _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_shuffle_epi8(windows, word), share[k]));
+    }
+    const __m256 exact = _mm256_cvtepi32_ps(sum);
+    const __m256 quotient = _mm256_mul_ps(exact, _mm256_set1_ps(1 / denominator));
+    const __m256i value = _mm256_cvtps_epi32(quotient);
+    const __m256 whole = _mm256_mul_ps(_mm256_cvtepi32_ps(value), _mm256_set1_ps(denominator));
+    const __m256 rest = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), _mm256_sub_ps(exact, whole));
+    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(value),
+                                           _mm256_extracti128_si256(value, 1));
+    const __m128i bytes = _mm_packus_epi16(words, words);
+    _mm_storel_epi64(reinterpret_cast<__m128i*>(band.lines[row] + i), bytes);
+    const __m256 is_tie = _mm256_cmp_ps(rest, _mm256_set1_ps(denominator / 2), _CMP_EQ_OQ);
+    band.ties[row] = static_cast<u32>(_mm256_movemask_ps(is_tie));
+  }
 }
 
 #endif
+
+// Outputs [i, i + kLanes) of the rows of a band, and which of them are ties.
+template <s32 n_taps>
+RLB_FN void finish_plain(const Resize& resize, s32 i, Band& band) {
+  const s32 denominator = resize.denominator, n_rows = band.n_rows, half = denominator / 2;
+  const u64 inverse = (u64{1} << 40) / static_cast<u32>(denominator) + 1;
+  for (s32 row = 0; row < n_rows; ++row) band.ties[row] = 0;
+  for (s32 lane = 0; lane < kLanes; ++lane) {
+    s32 share[n_taps];
+    for (s32 k = 0; k < n_taps; ++k) share[k] = resize.lanes.share[k / 2][i + lane][k % 2];
+    const s32 first = resize.columns.first[i + lane];
+    for (s32 row = 0; row < n_rows; ++row) {
+      s32 sum = half;
+      for (s32 k = 0; k < n_taps; ++k) sum += band.totals[row][first + k] * share[k];
+      const s32 value = static_cast<s32>(static_cast<u64>(sum) * inverse >> 40);
+      band.lines[row][i + lane] = static_cast<u8>(value);
+      if (sum == value * denominator && 2 * half == denominator) band.ties[row] |= 1u << lane;
+    }
+  }
+}
+
+template <s32 n_pairs>
+RLB_FN void finish(const Resize& resize, s32 i, Band& band) {
+#if defined(RLB_PREPROCESS_AVX2)
+  if (resize.lanes.has_windows) return finish_lanes<n_pairs>(resize, i, band);
+#endif
+  if (resize.columns.max_count == 2 * n_pairs) return finish_plain<2 * n_pairs>(resize, i, band);
+  finish_plain<2 * n_pairs - 1>(resize, i, band);
+}
+
+// Applies the lut, and takes the maximum, for all pixels.
+RLB_FN void pool(const Frames& frames, s32 n_pixels, u8* out) {
+  const u8 *lut = frames.lut, *first = frames.first;
+  const u8* second = frames.second ? frames.second : first;
+  s32 i = 0;
+  if (!lut) {
+    for (; i < n_pixels; ++i) out[i] = first[i] > second[i] ? first[i] : second[i];
+    return;
+  }
+#if defined(RLB_PREPROCESS_AVX2)
+  const Lookup lookup(lut);
+  for (; i + kVectorBytes <= n_pixels; i += kVectorBytes) {
+    const Bytes a = load_bytes(first + i), b = load_bytes(second + i);
+    const Bytes value = lookup(a);
+    store_bytes(out + i, are_equal(a, b) ? value : larger(value, lookup(b)));
+  }
+#else
+  // Much of a picture does not move, and is plain.
+  for (; i + 8 <= n_pixels; i += 8) {
+    u64 a, b;
+    __builtin_memcpy(&a, first + i, 8);
+    __builtin_memcpy(&b, second + i, 8);
+    if (a == b && a == (a & 255) * kEightTimes) {
+      const u64 value = lut[a & 255] * kEightTimes;
+      __builtin_memcpy(out + i, &value, 8);
+    } else {
+      for (s32 k = i; k < i + 8; ++k) out[k] = pooled_pixel(frames, k);
+    }
+  }
+#endif
+  for (; i < n_pixels; ++i) out[i] = pooled_pixel(frames, i);
+}
+
+// The sums of a row's columns, times the unit of the rows.
+RLB_FN void add_rows(const u8* image, const ResizeAxis& rows, s32 row, s16* totals) {
+  const u8* pixels = image + rows.first[row] * kLine;
+  const s16* share = rows.share + rows.start[row];
+  for (s32 x = 0; x < kLine; ++x) totals[x] = static_cast<s16>(share[0] * pixels[x]);
+  for (s32 k = 1; k < rows.count[row]; ++k) {
+    pixels += kLine;
+    for (s32 x = 0; x < kLine; ++x) totals[x] = static_cast<s16>(totals[x] + share[k] * pixels[x]);
+  }
+}
+
+// See NOTE [ area resize ], 4.
+RLB_FN void resize_band(const u8* image, const Resize& resize, Band& band) {
+  for (s32 k = 0; k < band.n_rows; ++k) {
+    add_rows(image, resize.rows, band.row + k, band.totals[k]);
+  }
+  for (s32 i = 0; i < resize.columns.target; i += kLanes) {
+    switch (resize.lanes.n_pairs) {
+      case 1: finish<1>(resize, i, band); break;
+      case 2: finish<2>(resize, i, band); break;
+      case 3: finish<3>(resize, i, band); break;
+      default: finish<kMaxPairs>(resize, i, band);
+    }
+    for (s32 k = 0; k < band.n_rows; ++k) {
+      for (s32 x = i; band.ties[k] != 0; ++x, band.ties[k] >>= 1) {
+        if ((band.ties[k] & 1) == 0) continue;
+        const Frames frames{image, nullptr, nullptr};
+        band.lines[k][x] = resized_pixel(frames, resize, band.row + k, x);
+      }
+    }
+  }
+}
+
+// Any other resize.
+RLB_FN void define_band(const u8* image, const Resize& resize, Band& band) {
+  const Frames frames{image, nullptr, nullptr};
+  for (s32 k = 0; k < band.n_rows; ++k) {
+    for (s32 x = 0; x < resize.columns.target; ++x) {
+      band.lines[k][x] = resized_pixel(frames, resize, band.row + k, x);
+    }
+  }
+}
+
+RLB_FN void copy_band(const u8* image, Band& band) {
+  for (s32 k = 0; k < band.n_rows; ++k) {
+    for (s32 x = 0; x < kLine; ++x) band.lines[k][x] = image[(band.row + k) * kLine + x];
+  }
+}
+
+// Writes the observation to out[0], out[stride], ...
+RLB_FN void resize_image(const u8* image, const Resize& resize, u8* out, s32 stride = 1) {
+  const s32 width = resize.columns.target, height = resize.rows.target;
+  Band band;
+  for (band.row = 0; band.row < height; band.row += kBand) {
+    band.n_rows = height - band.row < kBand ? height - band.row : kBand;
+    if (resize.is_copy) {
+      copy_band(image, band);
+    } else if (resize.is_exact_but_ties) {
+      resize_band(image, resize, band);
+    } else {
+      define_band(image, resize, band);
+    }
+    for (s32 k = 0; k < band.n_rows; ++k, out += width * stride) {
+      if (stride == 1) {
+        for (s32 x = 0; x < width; ++x) out[x] = band.lines[k][x];
+      } else {
+        for (s32 x = 0; x < width; ++x) out[x * stride] = band.lines[k][x];
+      }
+    }
+  }
+}
+
+// Writes the pooled image, of the size of the source, to `pooled`, which may be one of the frames;
+// and the observation to out[0], out[stride], ...
+RLB_FN void observe(const Frames& frames, const Resize& resize, u8* pooled, u8* out,
+                    s32 stride = 1) {
+  pool(frames, resize.rows.source * kLine, pooled);
+  resize_image(pooled, resize, out, stride);
+}
+
+// The same in three channels, [out_height][out_width][3]; `pooled` gets three planes.
+RLB_FN void observe_rgb(const u8* screen0, const u8* screen1, const u8 (*palette)[3],
+                        const Resize& resize, u8* pooled, u8* out) {
+  for (s32 channel = 0; channel < 3; ++channel, pooled += resize.rows.source * kLine) {
+    u8 lut[256];
+    for (s32 i = 0; i < 256; ++i) lut[i] = palette[i][channel];
+    observe(Frames{screen0, screen1, lut}, resize, pooled, out + channel, 3);
+  }
+}
+
+}  // namespace rlbatch::atari

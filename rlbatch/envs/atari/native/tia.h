@@ -49,6 +49,7 @@ struct Tia {
   s32 drawn;       // See NOTE [ lazy TIA ].
   s32 line_start;  // Clock at which the line in progress began.
   s32 row;         // Of the screen that it goes to.
+  s32 draw_began;  // Where `drawn` was before the last draw.
   s32 last_hmove;
   s32 vsync_finish;  // Before this clock the end of VSYNC does not end a frame.
   s32 dump_stamp;    // CPU cycle at which the paddles' capacitors began to charge.
@@ -67,7 +68,8 @@ struct Tia {
   u8 hmove_blank;
   u8 stars, star_count, missile_shape;  // The star effect.
   u8 is_dumped;
-  u8 padding[3];
+  u8 zeroed_to;  // Pixels of the line that a draw has cleared ahead; see `Beam::advance`.
+  u8 padding[2];
 };
 
 // What the pixel engine must know of the cartridge.
@@ -238,8 +240,6 @@ struct Beam {
   u8 enabled;                    // A bit per object.
   u8 collided_to, painted_to;    // Pixels that collisions and colours have been taken from.
   u8 blank_from, blank_to;       // Pixels that HMOVE has blanked.
-  s32 zeroed_to;                 // See `advance`.
-  s32 draw_began;                // Clock at which the last draw began, for `paint_ahead`.
 
   RLB_FN Beam(Tia& t, const Picture& p, u8* pixels) : tia(t), picture(p), screen(pixels) {}
 
@@ -254,7 +254,6 @@ struct Beam {
       is_current[o] = 0;
       enabled |= static_cast<u8>(is_enabled(tia, o) << o);
     }
-    draw_began = tia.drawn;
     begin_line(pixel());
   }
 
@@ -266,30 +265,33 @@ struct Beam {
     visible = Mask{};
     from[kObjects] = collided_to = painted_to = static_cast<u8>(x);
     blank_from = blank_to = static_cast<u8>(x < 8 ? x : 8);
-    zeroed_to = 0;
   }
 
   // Draws up to a clock with the registers as they are.
   RLB_FN void advance(s32 clock) {
     if (clock < tia.window_start || clock <= tia.drawn || tia.drawn >= tia.window_end) return;
     if (clock > tia.window_end) clock = tia.window_end;
-    draw_began = tia.drawn;
+    tia.draw_began = tia.drawn;
     while (clock > tia.line_start + kLine) {
+      pass_blank(tia.line_start + kLine);
       tia.drawn = tia.line_start + kLine;
-      pass_blank(kWidth);
       finish_line();
       end_line();
     }
+    pass_blank(clock);
     tia.drawn = clock;
-    pass_blank(pixel());
     // A draw that stops before the first pixel, to be blanked, clears a part of the row ahead.
     const s32 x = clock - tia.line_start;
-    if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank) zeroed_to = kBlank + 8 - x;
+    if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank) {
+      tia.zeroed_to = static_cast<u8>(kBlank + 8 - x);
+    }
   }
 
-  RLB_HOT void pass_blank(s32 x) {
-    if (RLB_LIKELY(!tia.hmove_blank)) return;
-    blank_to = static_cast<u8>(x < 8 ? x : 8);
+  // A draw up to a clock of this line uses up the blank that HMOVE has asked for.
+  RLB_HOT void pass_blank(s32 clock) {
+    if (RLB_LIKELY(!tia.hmove_blank) || pixel() >= 8) return;
+    const s32 x = clock - tia.line_start - kBlank;
+    blank_to = static_cast<u8>(x < 0 ? 0 : x < 8 ? x : 8);
     if (x >= 8) tia.hmove_blank = 0;
   }
 
@@ -297,6 +299,7 @@ struct Beam {
   RLB_FN void end_line() {
     tia.line_start += kLine;
     ++tia.row;
+    tia.zeroed_to = 0;
     begin_line(0);
     set_mirrored(tia.ctrlpf & 1);
     for (s32 i = 0; i < 2; ++i) {
@@ -494,9 +497,9 @@ struct Beam {
     if (!screen || tia.row >= picture.height) return;
     const s32 x = pixel();
     u8* row = screen + tia.row * kWidth;
-    for (s32 i = x; i < zeroed_to && i < kWidth; ++i) row[i] = 0;
+    for (s32 i = x; i < tia.zeroed_to; ++i) row[i] = 0;
     const s32 group = x & ~3;
-    const s32 began = draw_began - tia.line_start - kBlank;
+    const s32 began = tia.draw_began - tia.line_start - kBlank;
     if (group == x || began > group || tia.drawn >= tia.window_end) return;
     if (!draws_groups() || any(reach() & pixels_between(group, group + 4))) return;
     take_all(group + 4);
@@ -780,9 +783,12 @@ struct Beam {
 // A logged write: 18 bits of CPU cycles since the base of the log, register, value.
 RLB_HOT u32 packed_write(u32 cycles, u32 reg, u8 value) { return cycles << 14 | reg << 8 | value; }
 
-// Replays a log, and draws on to the last access of any kind.
+constexpr s32 kGoesOn = kNever;  // Instead of a clock: the frame has not ended.
+
+// Replays a log, and draws on to the last access of any kind. At the end of a frame, with where it
+// had drawn before, what the last draw has left to the right of the beam is added.
 RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const u32* log, s32 n, s32 base,
-                            s32 last_access, u8* screen, bool is_end) {
+                            s32 last_access, u8* screen, s32 drawn_before) {
   Beam beam(tia, picture, screen);
   beam.begin();
   for (s32 k = 0; k < n; ++k) {
@@ -791,7 +797,7 @@ RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const u32* log, s3
   }
   beam.advance(3 * last_access);
   beam.finish();
-  if (is_end) beam.paint_ahead();
+  if (drawn_before != kGoesOn && drawn_before != tia.drawn) beam.paint_ahead();
 }
 
 RLB_FN void reset_tia(Tia& tia) {

@@ -1,0 +1,272 @@
+"""The host library: `native/` compiled for the processor, and loaded.
+
+A wheel brings it along. In a checkout it is compiled on first use into a cache folder, under a
+name that covers all it is made from: sources, flags, compiler and processor.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import functools
+import hashlib
+import logging
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from rlbatch.envs.atari.games import Game
+
+NATIVE = Path(__file__).parent / "native"
+
+# No contraction: a fused multiply-add rounds once where ALE rounds twice. CMakeLists.txt has the
+# same flags, except that a wheel is not built for the processor at hand.
+FLAGS = (
+    "-std=c++17 -O3 -march=native -fPIC -shared -ffp-contract=off -fno-exceptions -fno-rtti "
+    "-pthread -fvisibility=hidden -Wall -Wextra"
+).split()
+
+# Names another library file, used as it is: the sanitizers' build.
+LIBRARY_VARIABLE = "RLBATCH_ATARI_LIBRARY"
+
+_NAME = "librlbatch_atari"
+_COMPILERS = ("c++", "g++", "clang++")
+_COMPILE_TIMEOUT_S = 600
+
+_log = logging.getLogger(__name__)
+
+# In the order of `cart` in the configuration of a console.
+CARTS = ("2K", "4K", "F8", "F8SC", "F6", "F6SC", "E0", "FE", "DPC")
+
+
+class BuildError(RuntimeError):
+    """The host library is missing and cannot be made; the message says what to install."""
+
+
+class ConsoleConfig(ctypes.Structure):
+    """What the native code has to know of a cartridge: `rlb_config` in `native/host.cpp`.
+
+    `cart` is a place in `CARTS`. With `detect_format`, `pal` is decided as ALE does, by counting
+    the lines of the first frames; for PAL the height becomes 250.
+    """
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("rule", "cart", "rom_size", "ystart", "height")),
+        *((name, ctypes.c_int32) for name in ("pal", "detect_format", "hmove_blanks", "paddles")),
+        *((name, ctypes.c_int32) for name in ("swap_ports", "swap_paddles", "n_legal_actions")),
+        *((name, ctypes.c_int32) for name in ("paddle_max", "detection_difficulty")),
+        ("system_seed", ctypes.c_uint32),
+    ]
+
+
+def console_config(
+    game: Game, rom_size: int, system_seed: int, paddle_max: int, *, detect_format: bool = False
+) -> ConsoleConfig:
+    """Returns the configuration of a console for one game.
+
+    Args:
+        game: The game; its `pal` and `height` are where the detection starts, if there is one.
+        rom_size: Bytes of the ROM.
+        system_seed: Seed of what is random in the console: its RAM and timer at power-on.
+        paddle_max: Largest resistance of a paddle, in ohms.
+        detect_format: Whether `pal` is to be found out, for a ROM that nobody knows.
+    """
+    return ConsoleConfig(
+        rule=game.rule,
+        cart=CARTS.index(game.cart),
+        rom_size=rom_size,
+        ystart=game.ystart,
+        height=game.height,
+        pal=game.pal,
+        detect_format=detect_format,
+        hmove_blanks=game.hmove_blanks,
+        paddles=game.paddles,
+        swap_ports=game.swap_ports,
+        swap_paddles=game.swap_paddles,
+        n_legal_actions=game.n_legal_actions,
+        paddle_max=paddle_max,
+        detection_difficulty=game.detection_difficulty,
+        system_seed=system_seed,
+    )
+
+
+@functools.cache
+def load() -> ctypes.CDLL:
+    """Returns the host library, made first where that is necessary.
+
+    Raises:
+        BuildError: There is neither a library nor a compiler, or one of them does not work.
+    """
+    path = library_path()
+    try:
+        library = ctypes.CDLL(str(path))
+        for name, (result, *arguments) in _signatures().items():
+            function = getattr(library, name)
+            function.restype, function.argtypes = result, arguments
+    except (OSError, AttributeError) as error:
+        raise BuildError(f"{path}: expected a library of this version, got {error}") from error
+    return library
+
+
+def library_path() -> Path:
+    """Returns the file of the host library: named, packaged, cached or compiled now.
+
+    Raises:
+        BuildError: There is no library, and none can be compiled.
+    """
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        return Path(named)
+    packaged = NATIVE / f"{_NAME}.so"
+    if packaged.exists():
+        return packaged
+    compiler = find_compiler()
+    path = cache_folder() / f"{_NAME}-{cache_key(compiler)}.so"
+    if not path.exists():
+        with _one_at_a_time(path):
+            if not path.exists():
+                start = time.perf_counter()
+                compile_library(path, compiler)
+                _log.info("compiled %s in %.1f s", path, time.perf_counter() - start)
+    return path
+
+
+@contextlib.contextmanager
+def _one_at_a_time(path: Path) -> Iterator[None]:
+    """Lets other processes that want the same file wait for it rather than make it as well."""
+    with contextlib.ExitStack() as stack:
+        # Without a lock, where there cannot be one, it is only made twice.
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open(path.with_suffix(".lock"), "w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def find_compiler() -> list[str]:
+    """Returns the command of a C++ compiler: $CXX, or the first of the usual ones.
+
+    Raises:
+        BuildError: There is none.
+    """
+    named = os.environ.get("CXX", "").split()
+    for command in (named, *([name] for name in _COMPILERS)):
+        if command and shutil.which(command[0]):
+            return command
+    raise BuildError(
+        "rlbatch.envs.atari: expected a prebuilt library (in rlbatch's wheels for Linux) or a C++ "
+        f"compiler ($CXX, {', '.join(_COMPILERS)}), got neither; install one, such as with "
+        "`apt install g++` or `conda install cxx-compiler`"
+    )
+
+
+def cache_folder() -> Path:
+    """Returns the user's folder for compiled libraries, which need not exist yet."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base, "rlbatch")
+
+
+def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
+    """Returns a digest of all that a compiled library depends on.
+
+    The processor is part of it: a home directory may be shared by machines of different kinds,
+    and code for the newest of them does not run on the others.
+
+    Args:
+        compiler: The compiler's command.
+        native: Folder of the sources; every file in it counts.
+    """
+    digest = hashlib.sha256()
+    version = _run([*compiler, "--version"]).stdout
+    for part in (version, " ".join([*compiler, *FLAGS]), _processor()):
+        digest.update(f"{part}\0".encode())
+    for path in sorted(native.rglob("*")):
+        if path.is_file() and path.suffix != ".so":
+            content = path.read_bytes()
+            digest.update(f"{path.relative_to(native)}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()[:24]
+
+
+def compile_library(
+    target: Path, compiler: Sequence[str] | None = None, flags: Sequence[str] = ()
+) -> None:
+    """Compiles the host library into a file, which appears complete or not at all.
+
+    Args:
+        target: The file; its folder is made.
+        compiler: The compiler's command; what `find_compiler` finds if None.
+        flags: Added to `FLAGS`.
+
+    Raises:
+        BuildError: There is no compiler, it fails, or the folder cannot be written.
+    """
+    compiler = compiler or find_compiler()
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        # In the same folder: os.replace is atomic within one file system only.
+        handle, name = tempfile.mkstemp(suffix=".tmp", prefix=f"{target.name}-", dir=target.parent)
+    except OSError as error:
+        raise BuildError(
+            f"{target.parent}: expected a folder to write the compiled library to, got {error}; "
+            "the environment variable XDG_CACHE_HOME names another one"
+        ) from error
+    os.close(handle)
+    try:
+        command = [*compiler, *FLAGS, *flags, "-o", name, str(NATIVE / "host.cpp")]
+        result = _run(command)
+        if result.returncode:
+            raise BuildError(
+                f"{' '.join(command)}: expected a library, got exit status {result.returncode}\n"
+                f"{result.stderr[-4000:]}"
+            )
+        os.chmod(name, 0o755)
+        os.replace(name, target)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{command[0]}: expected a compiler that works, got {error}") from error
+
+
+def _processor() -> str:
+    """Names the processor as far as the choice of instructions goes."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return f"{platform.machine()} {platform.processor()}"
+    words = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
+    found = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines}
+    return platform.machine() + "".join(found.get(word, "") for word in words)
+
+
+def _signatures() -> dict[str, tuple]:
+    """Lists the functions of the library: type of the result, then those of the arguments."""
+    pointer, i32, u32 = ctypes.c_void_p, ctypes.c_int32, ctypes.c_uint32
+    i64, real, none = ctypes.c_int64, ctypes.c_double, None
+    return {
+        "rlb_console_new": (pointer, ctypes.c_char_p, ctypes.POINTER(ConsoleConfig)),
+        "rlb_console_free": (none, pointer),
+        "rlb_console_load": (none, pointer, u32),
+        "rlb_console_reset": (none, pointer),
+        "rlb_console_act": (i32, pointer, i32, ctypes.c_float),
+        "rlb_console_get": (real, pointer, i32),
+        "rlb_console_set": (none, pointer, i32, real),
+        "rlb_console_ram": (pointer, pointer),
+        "rlb_console_set_ram": (none, pointer, i32, i32),
+        "rlb_console_screen": (pointer, pointer),
+        "rlb_console_rgb": (none, pointer, pointer),
+        "rlb_console_gray": (none, pointer, pointer),
+        "rlb_console_state_size": (i64, pointer, i32),
+        "rlb_console_save": (none, pointer, pointer, i32),
+        "rlb_console_restore": (i32, pointer, ctypes.c_char_p, i64),
+    }

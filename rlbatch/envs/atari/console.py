@@ -1,0 +1,552 @@
+"""One console behind the method names of `ale_py.ALEInterface`: for scripts that drive one game.
+
+The methods mean what they mean in ale-py 0.12.1, so a script changes its import and no more:
+
+    from rlbatch.envs.atari import Console
+
+    console = Console()
+    console.setInt("random_seed", 1)
+    console.loadROM("pong")  # Or a path, or the content of a file.
+    while not console.game_over():
+        reward = console.act(console.getMinimalActionSet()[0])
+
+Where ale-py ends the process or runs into undefined memory (no such file, no ROM loaded, frame
+skips below 1), there is an error.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import logging
+import operator
+import os
+import struct
+import time
+import weakref
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rlbatch.envs.atari import build
+from rlbatch.envs.atari.console_state import ConsoleState
+from rlbatch.envs.atari.games import ACTIONS, GAMES, Game
+from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
+from rlbatch.errors import CallOrderError, DtypeMismatchError, ShapeError
+
+_log = logging.getLogger(__name__)
+
+Action = enum.IntEnum("Action", ACTIONS, start=0)  # type: ignore[misc]
+Action.__doc__ = "The 18 actions by ALE's names and numbers."
+
+_WIDTH = 160
+_RAM_BYTES = 128
+_INT32 = range(-(2**31), 2**31)
+# ALE would take any; beyond this the way of a paddle in one frame overflows.
+_MAX_STRENGTH = 1000.0
+
+
+class _Field(enum.IntEnum):
+    """What `rlb_console_get` and `rlb_console_set` count from 0."""
+
+    repeat_action_probability = 0
+    frame_skip = 1
+    max_num_frames_per_episode = 2
+    truncate_on_loss_of_life = 3
+    reward_min = 4
+    reward_max = 5
+    mode = 6
+    difficulty = 7
+    lives = 8
+    terminal = 9
+    truncated = 10
+    frame_number = 11
+    episode_frame_number = 12
+    height = 13
+
+
+# ALE's settings and their values at the start; the type of a value is that of the setting.
+_DEFAULTS: dict[str, int | float | bool | str] = {
+    "random_seed": -1,
+    "system_random_seed": 4753849,
+    "frame_skip": 1,
+    "max_num_frames": 0,
+    "max_num_frames_per_episode": 0,
+    "reward_min": _INT32.start,
+    "reward_max": _INT32.stop - 1,
+    "paddle_min": -1,
+    "paddle_max": -1,
+    "repeat_action_probability": 0.25,
+    "truncate_on_loss_of_life": False,
+    "color_averaging": False,
+    "display_screen": False,
+    "restricted_action_set": False,
+    "send_rgb": False,
+    "sound_obs": False,
+    "cpu": "low",
+    "palette": "standard",
+    "record_screen_dir": "",
+    "record_sound_filename": "",
+    "rom_file": "",
+}
+
+# What would have to do something else than at the start, and is not built.
+_FIXED = {"color_averaging", "cpu", "display_screen", "paddle_min", "palette", "sound_obs"}
+_FIXED |= {"record_screen_dir", "record_sound_filename"}
+
+# Settings that the native code keeps under the same name.
+_NATIVE_SETTINGS = [field for field in _Field if field <= _Field.reward_max]
+
+
+class Console:
+    """One Atari 2600 with one game, equal to ale-py's, frame by frame.
+
+    Settings (`setInt` and so on) are kept and come into force with the next `loadROM`, as in
+    ale-py; mode and difficulty are properties of the game and go back to their defaults there.
+    A console holds about a hundred KiB of native memory, which go when it does. It belongs to one
+    thread at a time.
+
+    Args:
+        game: Loaded at once, if given; see `loadROM`.
+    """
+
+    def __init__(self, game: RomLike | None = None):
+        self._settings = dict(_DEFAULTS)
+        self._game: Game | None = None
+        self._rom = b""
+        self._handle: int | None = None
+        self._library: Any = None
+        self._free: Any = None
+        if game is not None:
+            self.loadROM(game)
+
+    # Settings
+
+    def getInt(self, key: str) -> int:
+        """Returns a setting as an integer; -1 if there is none of that name."""
+        value = self._settings.get(key, -1)
+        return int(value) if not isinstance(value, str) else -1
+
+    def getFloat(self, key: str) -> float:
+        """Returns a setting as a number; -1 if there is none of that name."""
+        value = self._settings.get(key, -1.0)
+        return float(value) if not isinstance(value, str) else -1.0
+
+    def getBool(self, key: str) -> bool:
+        """Returns whether a setting is on; False if there is none of that name."""
+        return self._settings.get(key, False) in (True, "1")
+
+    def getString(self, key: str) -> str:
+        """Returns a setting as text; empty if there is none of that name."""
+        value = self._settings.get(key, "")
+        return value if isinstance(value, str) else f"{value:g}" if value % 1 else str(int(value))
+
+    def setInt(self, key: str, value: int) -> None:
+        """Sets an integer, for the next `loadROM`.
+
+        Args:
+            key: `random_seed` (-1: the time of day), `system_random_seed`, `frame_skip`,
+                `max_num_frames_per_episode` (0: no limit), `reward_min`, `reward_max` or
+                `paddle_max`.
+            value: 32 bits with a sign.
+
+        Raises:
+            KeyError: No setting of that name is an integer.
+            TypeError: `value` is no integer.
+            ValueError: It is out of range, or this setting cannot be changed.
+        """
+        value = operator.index(value)
+        if value not in _INT32:
+            raise ValueError(f"{key}: expected a 32-bit integer, got {value}")
+        if key == "frame_skip" and value < 1:
+            raise ValueError(f"{key}: expected at least 1, got {value}")
+        self._set(key, value)
+
+    def setFloat(self, key: str, value: float) -> None:
+        """Sets a number, for the next `loadROM`.
+
+        Args:
+            key: `repeat_action_probability`.
+            value: In [0, 1]; rounded to 32 bits.
+
+        Raises:
+            KeyError: No setting of that name is such a number.
+            ValueError: It is out of range.
+        """
+        value = float(np.float32(value))
+        if not 0 <= value <= 1:
+            raise ValueError(f"{key}: expected a number in [0, 1], got {value}")
+        self._set(key, value)
+
+    def setBool(self, key: str, value: bool) -> None:
+        """Switches a setting on or off, for the next `loadROM`.
+
+        Args:
+            key: `truncate_on_loss_of_life`; others exist, but cannot be switched on.
+            value: Whether it is to be on.
+
+        Raises:
+            KeyError: No setting of that name can be on or off.
+            TypeError: `value` is no bool.
+            ValueError: This setting cannot be changed.
+        """
+        if not isinstance(value, (bool, np.bool_)):
+            raise TypeError(f"{key}: expected a bool, got {value!r}")
+        self._set(key, bool(value))
+
+    def setString(self, key: str, value: str) -> None:
+        """Sets a text; there is none that has an effect here.
+
+        Raises:
+            KeyError: No setting of that name is a text.
+            TypeError: `value` is no text.
+            ValueError: This setting cannot be changed.
+        """
+        if not isinstance(value, str):
+            raise TypeError(f"{key}: expected a str, got {value!r}")
+        self._set(key, value)
+
+    def _set(self, key: str, value: int | float | bool | str) -> None:
+        kind = type(value)
+        if type(_DEFAULTS.get(key)) is not kind:
+            known = ", ".join(name for name, default in _DEFAULTS.items() if type(default) is kind)
+            raise KeyError(f"{key}: expected one of {known} for a value of {kind.__name__}")
+        if key in _FIXED and value != _DEFAULTS[key]:
+            raise ValueError(f"{key}: expected {_DEFAULTS[key]!r}, the only value, got {value!r}")
+        self._settings[key] = value
+
+    @staticmethod
+    def setLoggerMode(mode: int) -> None:
+        """Sets what is logged: 0 everything, 1 warnings and errors, 2 errors."""
+        level = (logging.INFO, logging.WARNING, logging.ERROR)[int(mode)]
+        logging.getLogger("rlbatch.envs.atari").setLevel(level)
+
+    # The game
+
+    @staticmethod
+    def isSupportedROM(rom: RomLike) -> str | None:
+        """Returns the name of the game whose ROM this file is, going by its MD5; None if of none.
+
+        Raises:
+            RomError: It cannot be read.
+        """
+        game = identify(rom_content(rom)[0])
+        return game.name if game else None
+
+    def loadROM(self, rom: RomLike, *, rule: str | None = None) -> None:
+        """Puts in a cartridge, switches the console on and resets the game.
+
+        A known MD5 decides which game it is. Anything else runs as well, even random bytes, with
+        the scoring of the game that `rule` or the name of the file says; all that is not scoring
+        has defaults then, and the television format is detected.
+
+        Args:
+            rom: A path; the name of a game, to take the file that ale-py brings; or the bytes.
+            rule: Whose scoring an unknown ROM gets.
+
+        Raises:
+            RomError: There is no such file, it is no cartridge, or nothing says which game it is.
+            ValueError: There is no such game, or `rule` names another one than the MD5.
+            BuildError: There is neither a native library nor a compiler to make it.
+        """
+        content, game = open_rom(rom, rule)
+        library = build.load()
+        settings = self._settings
+        # ALE keeps what two of the games set here, and the next game plays with it.
+        if game.paddle_max != GAMES["pong"].paddle_max:
+            settings["paddle_max"] = game.paddle_max
+        paddle_max = self.getInt("paddle_max")
+        if paddle_max < 0:
+            paddle_max = game.paddle_max
+        config = build.console_config(
+            game,
+            len(content),
+            self.getInt("system_random_seed") % 2**32,
+            paddle_max,
+            detect_format=game.md5 != GAMES[game.name].md5,
+        )
+        handle = library.rlb_console_new(content, ctypes.byref(config))
+        if not handle:
+            raise ValueError(f"{game.name}: expected a configuration that makes sense")
+        if self._free is not None:
+            self._free()
+        self._library, self._handle, self._game, self._rom = library, handle, game, content
+        self._free = weakref.finalize(self, library.rlb_console_free, handle)
+        for field in _NATIVE_SETTINGS:
+            library.rlb_console_set(handle, field, float(settings[field.name]))
+        library.rlb_console_set(handle, _Field.mode, float(game.modes[0]))
+        seed = self.getInt("random_seed")
+        library.rlb_console_load(handle, (int(time.time()) if seed == -1 else seed) % 2**32)
+
+    def reset_game(self) -> None:
+        """Starts the next episode."""
+        self._library_for("reset_game").rlb_console_reset(self._handle)
+
+    def act(self, action: int, paddle_strength: float = 1.0) -> int:
+        """Plays `frame_skip` frames with one action; none if the game is over.
+
+        Args:
+            action: Number of an action, whether the game knows it or not; not a place in
+                `getMinimalActionSet`.
+            paddle_strength: How far a paddle is turned, as a share of the most in a frame.
+
+        Returns:
+            The sum of the rewards, between the settings `reward_min` and `reward_max`.
+
+        Raises:
+            TypeError: `action` is no integer.
+            ValueError: There is no such action, or the strength is absurd.
+        """
+        library = self._library_for("act")
+        action = _number(action)
+        if not 0 <= action < len(ACTIONS):
+            raise ValueError(f"action: expected 0 to {len(ACTIONS) - 1}, got {action}")
+        if not abs(paddle_strength) <= _MAX_STRENGTH:
+            raise ValueError(f"paddle_strength: expected one in [0, 1], got {paddle_strength}")
+        return library.rlb_console_act(self._handle, action, paddle_strength)
+
+    def game_over(self, with_truncation: bool = True) -> bool:
+        """Returns whether the episode has ended; a limit on it counts unless told otherwise."""
+        is_over = bool(self._get(_Field.terminal))
+        return is_over or (with_truncation and self.game_truncated())
+
+    def game_truncated(self) -> bool:
+        """Returns whether a limit has ended the episode."""
+        return bool(self._get(_Field.truncated))
+
+    def lives(self) -> int:
+        """Returns the lives that are left; 0 in games without them."""
+        return self._get(_Field.lives)
+
+    def getFrameNumber(self) -> int:
+        """Returns the frames since the ROM was loaded."""
+        return self._get(_Field.frame_number)
+
+    def getEpisodeFrameNumber(self) -> int:
+        """Returns the frames since the last reset."""
+        return self._get(_Field.episode_frame_number)
+
+    def getLegalActionSet(self) -> list[Action]:
+        """Returns the actions that the game accepts."""
+        return [Action(number) for number in self._loaded("getLegalActionSet").legal_actions]
+
+    def getMinimalActionSet(self) -> list[Action]:
+        """Returns the actions that have an effect in the game."""
+        return [Action(number) for number in self._loaded("getMinimalActionSet").minimal_actions]
+
+    # Modes and difficulties
+
+    def getAvailableModes(self) -> list[int]:
+        """Returns the modes of the game; the first is the default."""
+        return list(self._loaded("getAvailableModes").modes)
+
+    def getAvailableDifficulties(self) -> list[int]:
+        """Returns the difficulties of the game."""
+        return list(self._loaded("getAvailableDifficulties").difficulties)
+
+    def getMode(self) -> int:
+        """Returns the mode that the next reset plays in."""
+        return self._get(_Field.mode)
+
+    def getDifficulty(self) -> int:
+        """Returns the difficulty."""
+        return self._get(_Field.difficulty)
+
+    def setMode(self, mode: int) -> None:
+        """Chooses a mode, for the next `reset_game`.
+
+        Raises:
+            ValueError: The game has no such mode.
+        """
+        self._choose(_Field.mode, mode, self._loaded("setMode").modes)
+
+    def setDifficulty(self, difficulty: int) -> None:
+        """Sets the difficulty switches, for the next frame.
+
+        Raises:
+            ValueError: The game has no such difficulty.
+        """
+        self._choose(_Field.difficulty, difficulty, self._loaded("setDifficulty").difficulties)
+
+    def _choose(self, field: _Field, value: int, choices: tuple[int, ...]) -> None:
+        value = operator.index(value)
+        if value not in choices:
+            raise ValueError(f"{field.name}: expected one of {list(choices)}, got {value}")
+        self._library.rlb_console_set(self._handle, field, float(value))
+
+    # What is seen: arrays that belong to the caller
+
+    def getScreenDims(self) -> tuple[int, int]:
+        """Returns the height and the width of the screen in pixels."""
+        return self._get(_Field.height), _WIDTH
+
+    def getScreen(self, array: np.ndarray | None = None) -> np.ndarray | None:
+        """Returns the screen, [height, 160] uint8, as places in the television's palette.
+
+        Args:
+            array: Written to instead; None is returned then.
+        """
+        return self._screen(array, (), self._copy_screen)
+
+    def getScreenRGB(self, array: np.ndarray | None = None) -> np.ndarray | None:
+        """Returns the screen in colour, [height, 160, 3] uint8.
+
+        Args:
+            array: Written to instead; None is returned then.
+        """
+        library = self._library_for("getScreenRGB")
+        return self._screen(array, (3,), library.rlb_console_rgb)
+
+    def getScreenGrayscale(self, array: np.ndarray | None = None) -> np.ndarray | None:
+        """Returns the screen in grey, [height, 160] uint8.
+
+        Args:
+            array: Written to instead; None is returned then.
+        """
+        library = self._library_for("getScreenGrayscale")
+        return self._screen(array, (), library.rlb_console_gray)
+
+    def _screen(self, array: np.ndarray | None, channels: tuple, write: Any) -> np.ndarray | None:
+        shape = (*self.getScreenDims(), *channels)
+        out = np.empty(shape, np.uint8) if array is None else _writable(array, shape)
+        write(self._handle, out.ctypes.data)
+        return out if array is None else None
+
+    def _copy_screen(self, handle: int, out: int) -> None:
+        size = self._get(_Field.height) * _WIDTH
+        ctypes.memmove(out, self._library.rlb_console_screen(handle), size)
+
+    def saveScreenPNG(self, path: str | os.PathLike) -> None:
+        """Writes the screen as a PNG file, each pixel twice as wide as it is high, as on a set."""
+        image = self.getScreenRGB()
+        assert image is not None
+        Path(path).write_bytes(_png(image.repeat(2, axis=1)))
+
+    def getRAMSize(self) -> int:
+        """Returns the bytes of RAM."""
+        return _RAM_BYTES
+
+    def getRAM(self, array: np.ndarray | None = None) -> np.ndarray | None:
+        """Returns the RAM, [128] uint8, from address 80h.
+
+        Args:
+            array: Written to instead; None is returned then.
+        """
+        library = self._library_for("getRAM")
+        shape = (_RAM_BYTES,)
+        out = np.empty(shape, np.uint8) if array is None else _writable(array, shape)
+        ctypes.memmove(out.ctypes.data, library.rlb_console_ram(self._handle), _RAM_BYTES)
+        return out if array is None else None
+
+    def setRAM(self, index: int, value: int) -> None:
+        """Changes one byte of RAM.
+
+        Raises:
+            ValueError: There is no such byte, or `value` is none.
+        """
+        library = self._library_for("setRAM")
+        index, value = operator.index(index), operator.index(value)
+        if not 0 <= index < _RAM_BYTES:
+            raise ValueError(f"index: expected 0 to {_RAM_BYTES - 1}, got {index}")
+        if not 0 <= value < 256:
+            raise ValueError(f"value: expected 0 to 255, got {value}")
+        library.rlb_console_set_ram(self._handle, index, value)
+
+    # States
+
+    def cloneState(self, include_rng: bool = False) -> ConsoleState:
+        """Returns the present state.
+
+        Args:
+            include_rng: Whether the random numbers of sticky actions are to be repeated too,
+                after it has been restored.
+        """
+        library = self._library_for("cloneState")
+        buffer = ctypes.create_string_buffer(
+            library.rlb_console_state_size(self._handle, include_rng)
+        )
+        library.rlb_console_save(self._handle, buffer, include_rng)
+        counters = (
+            self.getFrameNumber(),
+            self.getEpisodeFrameNumber(),
+            self.getMode(),
+            self.getDifficulty(),
+        )
+        return ConsoleState.pack(self._loaded("cloneState").md5, counters, buffer.raw)
+
+    def restoreState(self, state: ConsoleState) -> None:
+        """Goes back to a state, of this console or of another one with the same game.
+
+        Raises:
+            ValueError: It is the state of another game, or of another version of rlbatch.
+        """
+        md5, data = self._loaded("restoreState").md5, state.data
+        if state.md5 != md5:
+            raise ValueError(f"state: expected one of the ROM {md5}, got one of {state.md5}")
+        if self._library.rlb_console_restore(self._handle, data, len(data)):
+            raise ValueError(f"state: expected the format of this version, got {len(data)} bytes")
+
+    def cloneSystemState(self) -> ConsoleState:
+        """Returns the present state with its random numbers."""
+        return self.cloneState(include_rng=True)
+
+    def restoreSystemState(self, state: ConsoleState) -> None:
+        """Goes back to a state, see `restoreState`."""
+        self.restoreState(state)
+
+    def _get(self, field: _Field) -> int:
+        return int(self._library_for(field.name).rlb_console_get(self._handle, field))
+
+    def _library_for(self, what: str) -> Any:
+        if self._handle is None:
+            raise CallOrderError(f"{what}: expected loadROM to be called first, got no ROM")
+        return self._library
+
+    def _loaded(self, what: str) -> Game:
+        self._library_for(what)
+        assert self._game is not None
+        return self._game
+
+
+def _number(action: Any) -> int:
+    """Returns the number of an action: ours, ale-py's (an enumeration that is no int) or an int."""
+    return operator.index(action.value if isinstance(action, enum.Enum) else action)
+
+
+def _writable(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """Returns the array after checking that native code may write that shape of bytes to it.
+
+    Raises:
+        TypeError: It is no array.
+        DtypeMismatchError: It is not uint8.
+        ShapeError: It has another shape.
+        ValueError: It is not contiguous, or not writable.
+    """
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"array: expected a numpy array, got {type(array).__name__}")
+    if array.dtype != np.uint8:
+        raise DtypeMismatchError(f"array: expected uint8, got {array.dtype}")
+    if array.shape != shape:
+        raise ShapeError(f"array: expected shape {shape}, got {array.shape}")
+    if not (array.flags.c_contiguous and array.flags.writeable):
+        raise ValueError("array: expected one that is contiguous and writable, got another")
+    return array
+
+
+def _png(image: np.ndarray) -> bytes:
+    """Returns an [H, W, 3] uint8 image as a PNG file.
+
+    Source:
+        Portable Network Graphics (PNG) Specification, 3rd ed., sections 5 and 11.
+    """
+    height, width, _ = image.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # Each begins with its filter: none.
+    rows[:, 1:] = image.reshape(height, -1)
+    header = struct.pack(">2I5B", width, height, 8, 2, 0, 0, 0)
+    chunks = ((b"IHDR", header), (b"IDAT", zlib.compress(rows.tobytes())), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+        for kind, data in chunks
+    )

@@ -1,0 +1,99 @@
+"""What one console was at one moment, as bytes that pickle and compare."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+
+class ConsoleState:
+    """A console at one moment, as `Console.cloneState` returns it: bytes that pickle and compare.
+
+    Args:
+        serialized: What `serialize` returned.
+
+    Raises:
+        ValueError: These are no such bytes, or they have been changed.
+    """
+
+    _HEADER = struct.Struct("<8s16s4iI")  # Mark, MD5, four counters as below, checksum.
+    _MARK = b"RLBATCH1"
+
+    def __init__(self, serialized: bytes):
+        header = serialized[: self._HEADER.size]
+        if len(header) < self._HEADER.size or not header.startswith(self._MARK):
+            raise ValueError(
+                f"serialized: expected a serialized ConsoleState, got {len(serialized)} other bytes"
+            )
+        _, self._md5, *counters, checksum = self._HEADER.unpack(header)
+        self._frame_number, self._episode_frame_number, self._mode, self._difficulty = counters
+        self._serialized = bytes(serialized)
+        found = self._checksum(self._serialized)
+        if found != checksum:
+            raise ValueError(f"serialized: expected checksum {checksum:08x}, got {found:08x}")
+
+    @classmethod
+    def pack(cls, md5: str, counters: tuple[int, int, int, int], data: bytes) -> ConsoleState:
+        """Returns the state made of the native code's bytes.
+
+        Args:
+            md5: MD5 of the ROM, 32 hexadecimal digits.
+            counters: Frame number, episode's frame number, mode, difficulty.
+            data: What `rlb_console_save` wrote.
+        """
+        fields = (cls._MARK, bytes.fromhex(md5), *counters)
+        checksum = cls._checksum(cls._HEADER.pack(*fields, 0) + data)
+        return cls(cls._HEADER.pack(*fields, checksum) + data)
+
+    @classmethod
+    def _checksum(cls, serialized: bytes) -> int:
+        # Of everything but the checksum itself, which is last in the header.
+        start = zlib.crc32(serialized[: cls._HEADER.size - 4])
+        return zlib.crc32(serialized[cls._HEADER.size :], start)
+
+    @property
+    def md5(self) -> str:
+        """MD5 of the ROM, 32 hexadecimal digits."""
+        return self._md5.hex()
+
+    @property
+    def data(self) -> bytes:
+        """The native code's bytes."""
+        return self._serialized[self._HEADER.size :]
+
+    def serialize(self) -> bytes:
+        """Returns the state as bytes, from which `ConsoleState` makes an equal one."""
+        return self._serialized
+
+    def getFrameNumber(self) -> int:
+        """Returns the frames since the ROM was loaded."""
+        return self._frame_number
+
+    def getEpisodeFrameNumber(self) -> int:
+        """Returns the frames since the last reset."""
+        return self._episode_frame_number
+
+    def getCurrentMode(self) -> int:
+        """Returns the game's mode."""
+        return self._mode
+
+    def getDifficulty(self) -> int:
+        """Returns the game's difficulty."""
+        return self._difficulty
+
+    def equals(self, other: ConsoleState) -> bool:
+        """Returns whether both are the same state of the same game."""
+        return self == other
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, ConsoleState):
+            return NotImplemented
+        return self._serialized == other._serialized
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __reduce__(self) -> tuple:
+        return ConsoleState, (self._serialized,)
+
+    def __repr__(self) -> str:
+        return f"ConsoleState({self.md5}, frame {self._frame_number}, {len(self.data)} bytes)"
