@@ -5,7 +5,9 @@
 #include <new>
 #include <vector>
 
+#include "batch.h"
 #include "console.h"
+#include "host_batch.h"
 #include "palette.h"
 
 using namespace rlbatch::atari;
@@ -197,4 +199,65 @@ RLB_API s32 rlb_console_restore(void* handle, const u8* in, s64 size) {
     std::memcpy(&c.generators, in + sizeof(State) + c.screens.size(), sizeof(Generators));
   }
   return 0;
+}
+
+// --- Batches. ---
+
+RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, const u8* const* roms,
+                            const s32* game_of, const Options* options, s32 n_threads) {
+  for (s32 g = 0; g < n_games; ++g) {
+    if (!is_sensible(games[g].config)) return nullptr;
+  }
+  auto* batch = new (std::nothrow) HostBatch;
+  if (!batch) return nullptr;
+  std::vector<std::vector<u8>> images;
+  for (s32 g = 0; g < n_games; ++g) {
+    const Config& c = games[g].config;
+    images.push_back(prepared(roms[g], c.rom_size, static_cast<Cart>(c.cart)));
+  }
+  if (!batch->start(n_envs, n_games, games, std::move(images), game_of, *options, n_threads)) {
+    delete batch;
+    return nullptr;
+  }
+  return batch;
+}
+
+RLB_API void rlb_batch_free(void* handle) { delete static_cast<HostBatch*>(handle); }
+
+RLB_API s64 rlb_batch_bytes(void* handle) { return static_cast<HostBatch*>(handle)->bytes_per_env(); }
+
+RLB_API void rlb_batch_send(void* handle, s32 n, const Job* jobs, const Outputs* outputs) {
+  static_cast<HostBatch*>(handle)->send(n, jobs, outputs);
+}
+
+RLB_API void rlb_batch_recv(void* handle, s32 n, s32* ids) {
+  static_cast<HostBatch*>(handle)->recv(n, ids);
+}
+
+RLB_API void rlb_batch_run(void* handle, s32 n, const Job* jobs, const Outputs* outputs) {
+  static_cast<HostBatch*>(handle)->run(n, jobs, outputs);
+}
+
+RLB_API const u8* rlb_batch_ram(void* handle, s32 env) {
+  return static_cast<HostBatch*>(handle)->slots[static_cast<size_t>(env)].state.riot.ram;
+}
+
+RLB_API void rlb_batch_rgb(void* handle, s32 env, u8* out) {
+  static_cast<HostBatch*>(handle)->render(env, out);
+}
+
+RLB_API s32 rlb_batch_height(void* handle, s32 env) {
+  return static_cast<HostBatch*>(handle)->slots[static_cast<size_t>(env)].state.session.height;
+}
+
+RLB_API s64 rlb_batch_state_size(void* handle) {
+  return static_cast<HostBatch*>(handle)->state_size();
+}
+
+RLB_API void rlb_batch_save(void* handle, s32 env, u8* out) {
+  static_cast<HostBatch*>(handle)->save(env, out);
+}
+
+RLB_API void rlb_batch_restore(void* handle, s32 env, const u8* in) {
+  static_cast<HostBatch*>(handle)->restore(env, in);
 }

@@ -250,7 +250,7 @@ RLB_HOT void compare(Registers& r, u32 with, u32 m) {
 }
 
 // AND, rotate right, with the decimal fix-ups of the undocumented opcode.
-RLB_FN void and_rotate(Registers& r, u32 m) {
+RLB_HOT void and_rotate(Registers& r, u32 m) {
   const u32 value = r.a & m;
   r.a = value >> 1 | r.c << 7;
   if (!r.d) {
@@ -277,7 +277,7 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
   u32 address = 0, value = 0;
   bus.latch = opcode;
 
-  auto low = [&]() -> u32 {  // The next operand byte.
+  auto low = [&]() RLB_HOT_LAMBDA -> u32 {  // The next operand byte.
     if constexpr (kPlain) {
       bus.latch = word >> 8 & 0xff;
       r.pc += 1;
@@ -287,7 +287,7 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
     }
     return bus.latch;
   };
-  auto high = [&]() -> u32 {  // The one after it.
+  auto high = [&]() RLB_HOT_LAMBDA -> u32 {  // The one after it.
     if constexpr (kPlain) {
       bus.latch = word >> 16 & 0xff;
       r.pc += 1;
@@ -297,55 +297,55 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
     }
     return bus.latch;
   };
-  auto absolute = [&] {
+  auto absolute = [&]() RLB_HOT_LAMBDA {
     address = low();
     address |= high() << 8;
   };
-  auto indexed = [&](u32 by) {  // Without the cycle that crossing a page costs a read.
+  auto indexed = [&](u32 by) RLB_HOT_LAMBDA {  // Without the cycle that crossing a page costs a read.
     absolute();
     address = (address + by) & 0xffff;
   };
-  auto indexed_read = [&](u32 by) {
+  auto indexed_read = [&](u32 by) RLB_HOT_LAMBDA {
     absolute();
     bus.cycles += static_cast<s32>(((address & 0xff) + by) >> 8);
     address = (address + by) & 0xffff;
     value = bus.read(address);
   };
-  auto zero_page = [&](u32 by) { address = (low() + by) & 0xff; };
-  auto pointer = [&](u32 at) {  // The second byte is at 0x100 after 0xff.
+  auto zero_page = [&](u32 by) RLB_HOT_LAMBDA { address = (low() + by) & 0xff; };
+  auto pointer = [&](u32 at) RLB_HOT_LAMBDA {  // The second byte is at 0x100 after 0xff.
     address = bus.read_zero_page(at);
     address |= (at == 0xff ? bus.read(0x100) : bus.read_zero_page(at + 1)) << 8;
   };
-  auto x_indirect = [&] { pointer((low() + r.x) & 0xff); };
-  auto indirect_y = [&] {
+  auto x_indirect = [&]() RLB_HOT_LAMBDA { pointer((low() + r.x) & 0xff); };
+  auto indirect_y = [&]() RLB_HOT_LAMBDA {
     pointer(low());
     address = (address + r.y) & 0xffff;
   };
-  auto indirect_y_read = [&] {
+  auto indirect_y_read = [&]() RLB_HOT_LAMBDA {
     pointer(low());
     bus.cycles += static_cast<s32>(((address & 0xff) + r.y) >> 8);
     address = (address + r.y) & 0xffff;
     value = bus.read(address);
   };
-  auto immediate = [&] { value = low(); };
-  auto load_zero_page = [&](u32 by) {
+  auto immediate = [&]() RLB_HOT_LAMBDA { value = low(); };
+  auto load_zero_page = [&](u32 by) RLB_HOT_LAMBDA {
     zero_page(by);
     value = bus.read_zero_page(address);
   };
-  auto load_absolute = [&] {
+  auto load_absolute = [&]() RLB_HOT_LAMBDA {
     absolute();
     value = bus.read(address);
   };
-  auto push = [&](u32 byte, bool after_write = false) {
+  auto push = [&](u32 byte, bool after_write = false) RLB_HOT_LAMBDA {
     bus.write_zero_page(r.sp, byte, after_write);  // 0x100 + SP decodes as SP does.
     r.sp = (r.sp - 1) & 0xff;
   };
-  auto look_at_stack = [&] { return bus.read_zero_page(r.sp); };
-  auto pull = [&] {
+  auto look_at_stack = [&]() RLB_HOT_LAMBDA { return bus.read_zero_page(r.sp); };
+  auto pull = [&]() RLB_HOT_LAMBDA {
     r.sp = (r.sp + 1) & 0xff;
     return bus.read_zero_page(r.sp);
   };
-  auto branch = [&](bool taken) {
+  auto branch = [&](bool taken) RLB_HOT_LAMBDA {
     const u32 offset = low();
     if (taken) {
       const u32 target = (r.pc + (offset ^ 0x80) - 0x80) & 0xffff;
@@ -353,11 +353,11 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
       r.pc = target;
     }
   };
-  auto shifted_left = [&](u32 m, u32 carry) {
+  auto shifted_left = [&](u32 m, u32 carry) RLB_HOT_LAMBDA {
     r.c = m >> 7;
     return r.nz = (m << 1 | carry) & 0xff;
   };
-  auto shifted_right = [&](u32 m, u32 carry) {
+  auto shifted_right = [&](u32 m, u32 carry) RLB_HOT_LAMBDA {
     r.c = m & 1;
     return r.nz = m >> 1 | carry << 7;
   };

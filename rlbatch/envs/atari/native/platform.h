@@ -6,6 +6,7 @@
 #define RLB_FN __device__ inline
 #define RLB_HOT __device__ __forceinline__
 #define RLB_COLD __device__ __noinline__
+#define RLB_HOT_LAMBDA
 #define RLB_CONST __device__ constexpr
 #define RLB_LIKELY(condition) (condition)
 #define RLB_UNLIKELY(condition) (condition)
@@ -13,6 +14,7 @@
 #define RLB_FN inline
 #define RLB_HOT inline __attribute__((always_inline))
 #define RLB_COLD __attribute__((noinline))
+#define RLB_HOT_LAMBDA __attribute__((always_inline))
 #define RLB_CONST static constexpr
 #define RLB_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RLB_UNLIKELY(condition) __builtin_expect(!!(condition), 0)

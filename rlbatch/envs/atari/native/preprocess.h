@@ -13,26 +13,16 @@
 // A `Resize` serves any number of images and threads. Colours are planes: three pooled images one
 // after the other, an observation with the channels side by side.
 //
-// `resized_pixel` is the definition, and the body of a kernel on CUDA; `observe` is for hosts, where
-// a vector path needs AVX2, or AVX-512 with VBMI, and RLB_PORTABLE switches both off.
+// `resized_pixel` is the definition, and the body of a kernel on CUDA. `observe` is for hosts: with
+// vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless RLB_PORTABLE is defined.
 #pragma once
 
 #include "platform.h"
-
-#if !defined(__CUDACC__) && !defined(RLB_PORTABLE) && defined(__AVX2__)
-#pragma GCC diagnostic push
-#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns of its own header.
-#include <immintrin.h>
-#pragma GCC diagnostic pop
-#define RLB_PREPROCESS_AVX2 1
-#if defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VBMI__)
-#define RLB_PREPROCESS_AVX512 1
-#endif
-#endif
+#include "vectors.h"
 
 namespace rlbatch::atari {
 
-constexpr s32 kLine = 160;        // Pixels of a source row.
+constexpr s32 kRowPixels = 160;   // Pixels of a source row.
 constexpr s32 kMaxResized = 250;  // Rows or columns of any image.
 constexpr s32 kBand = 12;         // Rows of an observation that are made together.
 constexpr s32 kMaxPairs = 4;      // Pairs of neighbours that the fast path adds.
@@ -42,7 +32,7 @@ constexpr u64 kEightTimes = 0x0101010101010101u;
 
 // Of a vector path: bytes and outputs of a vector; outputs that share a window of the sums, which
 // is what one shuffle can reach; words of a window.
-#if defined(RLB_PREPROCESS_AVX512)
+#if defined(RLB_AVX512)
 constexpr s32 kVectorBytes = 64, kLanes = 16, kLaneGroup = 16, kLaneWindow = 64;
 #else
 constexpr s32 kVectorBytes = 32, kLanes = 8, kLaneGroup = 4, kLaneWindow = 8;
@@ -66,8 +56,8 @@ constexpr s32 kVectorBytes = 32, kLanes = 8, kLaneGroup = 4, kLaneWindow = 8;
 //    can round to another byte only where the exact one is a tie: any other sum is at least
 //    1 / denominator away from one, half of that if the denominator is odd, and the errors add up
 //    to less than 255 * (terms of a row + terms of a column + 3) / 2^24. `build_resize` checks it.
-// 4. Hence the fast path: integers, columns first, and `resized_pixel` for the ties (2 to 3 percent
-//    of a game's pixels; the float sum goes the other way in about one of twenty).
+// 4. Hence the fast path: integers, columns first, and `resized_pixel` for the ties, which are few,
+//    and few of which the float sum rounds the other way.
 //
 // Source: the definition is the behaviour of cv2 4.10 (in ale-py) and 5.0, found by trying it out.
 
@@ -86,8 +76,8 @@ struct ResizeAxis {
 struct ResizeLanes {
   s32 n_pairs;
   s32 has_windows;  // 0: the pixels of some vector lie too far apart.
-  u16 word[kLine][2];  // Where the first pair lies in its window; for AVX2 as pairs of bytes.
-  s16 share[kMaxPairs][kLine][2];
+  u16 word[kRowPixels][2];  // Where the first pair lies in its window; for AVX2 as pairs of bytes.
+  s16 share[kMaxPairs][kRowPixels][2];
 };
 
 struct Resize {
@@ -109,8 +99,8 @@ struct Frames {
 // totals of a row.
 struct Band {
   s32 row, n_rows;
-  s16 totals[kBand][kLine + 96];
-  u8 lines[kBand][kLine];
+  s16 totals[kBand][kRowPixels + 96];
+  u8 lines[kBand][kRowPixels];
   u32 ties[kBand];
 };
 
@@ -200,17 +190,17 @@ RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes) {
 // Screens are `height` rows of 160 pixels. Returns whether this resize is possible.
 RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resize) {
   if (height < 1 || height > kMaxResized || out_height < 1 || out_height > height) return false;
-  if (out_width < 1 || out_width > kLine) return false;
+  if (out_width < 1 || out_width > kRowPixels) return false;
   resize = Resize{};
   ResizeAxis &rows = resize.rows, &columns = resize.columns;
   build_axis(height, out_height, rows);
-  build_axis(kLine, out_width, columns);
+  build_axis(kRowPixels, out_width, columns);
   build_lanes(columns, resize.lanes);
   resize.denominator = rows.unit * columns.unit;
   const s32 n_errors = rows.max_count + columns.max_count + 3;
   const s32 inverse_gap = resize.denominator % 2 ? 2 * resize.denominator : resize.denominator;
-  resize.is_copy = height == out_height && kLine == out_width;
-  resize.is_block = height % out_height == 0 && kLine % out_width == 0;
+  resize.is_copy = height == out_height && kRowPixels == out_width;
+  resize.is_block = height % out_height == 0 && kRowPixels % out_width == 0;
   resize.is_exact_but_ties = rows.unit <= kMaxUnit && resize.lanes.n_pairs <= kMaxPairs &&
                              inverse_gap < (1 << 16) / n_errors;
   return true;
@@ -229,7 +219,7 @@ RLB_FN u8 block_pixel(const Frames& frames, const Resize& resize, s32 row, s32 c
   s32 sum = 0;
   for (s32 y = row * height; y < (row + 1) * height; ++y) {
     for (s32 x = column * width; x < (column + 1) * width; ++x) {
-      sum += pooled_pixel(frames, y * kLine + x);
+      sum += pooled_pixel(frames, y * kRowPixels + x);
     }
   }
   if (height == 2 && width == 2) return static_cast<u8>((sum + 2) >> 2);
@@ -242,12 +232,12 @@ RLB_FN u8 resized_pixel(const Frames& frames, const Resize& resize, s32 row, s32
   if (resize.is_block) return block_pixel(frames, resize, row, column);
   const ResizeAxis &rows = resize.rows, &columns = resize.columns;
   const f32* column_weight = columns.weight + columns.start[column];
-  const s32 corner = rows.first[row] * kLine + columns.first[column];
+  const s32 corner = rows.first[row] * kRowPixels + columns.first[column];
   f32 sum = 0;
   for (s32 y = 0; y < rows.count[row]; ++y) {
     f32 line = 0;
     for (s32 x = 0; x < columns.count[column]; ++x) {
-      const f32 value = pooled_pixel(frames, corner + y * kLine + x);
+      const f32 value = pooled_pixel(frames, corner + y * kRowPixels + x);
       line = line + rounded_product(value, column_weight[x]);
     }
     sum = sum + rounded_product(line, rows.weight[rows.start[row] + y]);
@@ -255,7 +245,7 @@ RLB_FN u8 resized_pixel(const Frames& frames, const Resize& resize, s32 row, s32
   return static_cast<u8>(rounded(sum));
 }
 
-#if defined(RLB_PREPROCESS_AVX512)
+#if defined(RLB_AVX512)
 
 using Bytes = __m512i;
 inline Bytes load_bytes(const u8* from) { return _mm512_loadu_si512(from); }
@@ -304,7 +294,7 @@ inline void finish_lanes(const Resize& resize, s32 i, Band& band) {
   }
 }
 
-#elif defined(RLB_PREPROCESS_AVX2)
+#elif defined(RLB_AVX2)
 
 using Bytes = __m256i;
 inline Bytes load_bytes(const void* from) {
@@ -414,7 +404,7 @@ RLB_FN void finish_plain(const Resize& resize, s32 i, Band& band) {
 
 template <s32 n_pairs>
 RLB_FN void finish(const Resize& resize, s32 i, Band& band) {
-#if defined(RLB_PREPROCESS_AVX2)
+#if defined(RLB_AVX2)
   if (resize.lanes.has_windows) return finish_lanes<n_pairs>(resize, i, band);
 #endif
   if (resize.columns.max_count == 2 * n_pairs) return finish_plain<2 * n_pairs>(resize, i, band);
@@ -430,14 +420,14 @@ RLB_FN void pool(const Frames& frames, s32 n_pixels, u8* out) {
     for (; i < n_pixels; ++i) out[i] = first[i] > second[i] ? first[i] : second[i];
     return;
   }
-#if defined(RLB_PREPROCESS_AVX2)
+#if defined(RLB_AVX2)
   const Lookup lookup(lut);
   for (; i + kVectorBytes <= n_pixels; i += kVectorBytes) {
     const Bytes a = load_bytes(first + i), b = load_bytes(second + i);
     const Bytes value = lookup(a);
     store_bytes(out + i, are_equal(a, b) ? value : larger(value, lookup(b)));
   }
-#else
+#elif !defined(__CUDACC__)
   // Much of a picture does not move, and is plain.
   for (; i + 8 <= n_pixels; i += 8) {
     u64 a, b;
@@ -456,12 +446,14 @@ RLB_FN void pool(const Frames& frames, s32 n_pixels, u8* out) {
 
 // The sums of a row's columns, times the unit of the rows.
 RLB_FN void add_rows(const u8* image, const ResizeAxis& rows, s32 row, s16* totals) {
-  const u8* pixels = image + rows.first[row] * kLine;
+  const u8* pixels = image + rows.first[row] * kRowPixels;
   const s16* share = rows.share + rows.start[row];
-  for (s32 x = 0; x < kLine; ++x) totals[x] = static_cast<s16>(share[0] * pixels[x]);
+  for (s32 x = 0; x < kRowPixels; ++x) totals[x] = static_cast<s16>(share[0] * pixels[x]);
   for (s32 k = 1; k < rows.count[row]; ++k) {
-    pixels += kLine;
-    for (s32 x = 0; x < kLine; ++x) totals[x] = static_cast<s16>(totals[x] + share[k] * pixels[x]);
+    pixels += kRowPixels;
+    for (s32 x = 0; x < kRowPixels; ++x) {
+      totals[x] = static_cast<s16>(totals[x] + share[k] * pixels[x]);
+    }
   }
 }
 
@@ -499,7 +491,7 @@ RLB_FN void define_band(const u8* image, const Resize& resize, Band& band) {
 
 RLB_FN void copy_band(const u8* image, Band& band) {
   for (s32 k = 0; k < band.n_rows; ++k) {
-    for (s32 x = 0; x < kLine; ++x) band.lines[k][x] = image[(band.row + k) * kLine + x];
+    for (s32 x = 0; x < kRowPixels; ++x) band.lines[k][x] = image[(band.row + k) * kRowPixels + x];
   }
 }
 
@@ -530,14 +522,14 @@ RLB_FN void resize_image(const u8* image, const Resize& resize, u8* out, s32 str
 // and the observation to out[0], out[stride], ...
 RLB_FN void observe(const Frames& frames, const Resize& resize, u8* pooled, u8* out,
                     s32 stride = 1) {
-  pool(frames, resize.rows.source * kLine, pooled);
+  pool(frames, resize.rows.source * kRowPixels, pooled);
   resize_image(pooled, resize, out, stride);
 }
 
 // The same in three channels, [out_height][out_width][3]; `pooled` gets three planes.
 RLB_FN void observe_rgb(const u8* screen0, const u8* screen1, const u8 (*palette)[3],
                         const Resize& resize, u8* pooled, u8* out) {
-  for (s32 channel = 0; channel < 3; ++channel, pooled += resize.rows.source * kLine) {
+  for (s32 channel = 0; channel < 3; ++channel, pooled += resize.rows.source * kRowPixels) {
     u8 lut[256];
     for (s32 i = 0; i < 256; ++i) lut[i] = palette[i][channel];
     observe(Frames{screen0, screen1, lut}, resize, pooled, out + channel, 3);

@@ -15,10 +15,7 @@
 #pragma once
 
 #include "platform.h"
-
-#if defined(__AVX512BW__) && !defined(RLB_PORTABLE)
-#include <immintrin.h>
-#endif
+#include "vectors.h"
 
 namespace rlbatch::atari {
 
@@ -468,7 +465,7 @@ struct Beam {
   RLB_FN void write_row(const Layers& layers, const Mask& shown, s32 begin, s32 end) {
     u8* row = screen + tia.row * kWidth;
     const Mask written = pixels_between(begin, end);
-#if defined(__AVX512BW__) && !defined(RLB_PORTABLE)
+#if defined(RLB_AVX512)
     for (s32 i = 0; i < 3; ++i) {
       if (!written.w[i]) continue;
       __m512i pixels = _mm512_set1_epi8(static_cast<char>(tia.colour[3]));

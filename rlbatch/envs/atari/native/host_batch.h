@@ -1,0 +1,265 @@
+// Many environments on the cores of a host: threads that take jobs from a queue.
+#pragma once
+
+#include <condition_variable>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "batch.h"
+
+namespace rlbatch::atari {
+
+// What an environment is to do, and where the results of the job go.
+struct Job {
+  s32 env;
+  s32 kind;   // 0: step. 1: reset. 2: load with `seed`, and reset.
+  s32 place;  // Row of the outputs.
+  s32 action;
+  f32 strength;
+  u32 seed;
+};
+
+// Arrays that the results go to, one row per job; any may be null.
+struct Outputs {
+  u8* observations;  // [rows][stack][frame]
+  s32 *reward, *reward_raw, *lives, *frame_number, *episode_frame_number, *episode_length;
+  f64* episode_return;
+  u8 *terminated, *truncated, *life_lost;
+};
+
+struct HostBatch {
+  struct Slot {
+    State state{};
+    Generators generators{};
+    Mt19937 noops{};
+    Episode episode{};
+    std::vector<u8> screens, ring, kept;
+    s32 game = 0;
+  };
+
+  // What a thread works with.
+  struct Scratch {
+    std::vector<u32> log = std::vector<u32>(kLogSize);
+    std::vector<u8> image, kept;
+  };
+
+  Options options{};
+  std::vector<GameSpec> games;
+  std::vector<std::vector<u8>> roms;
+  std::vector<Resize> resizes;  // Of every game.
+  std::vector<Slot> slots;
+
+  std::vector<std::thread> threads;
+  std::mutex mutex;
+  std::condition_variable has_work, has_result;
+  std::deque<std::pair<Job, Outputs>> queue;
+  std::deque<s32> finished;
+  bool is_closing = false;
+
+  // Returns false if observations can not have the wanted size.
+  bool start(s32 n_envs, s32 n_games, const GameSpec* specs, std::vector<std::vector<u8>> images,
+             const s32* game_of, const Options& wanted, s32 n_threads) {
+    options = wanted;
+    games.assign(specs, specs + n_games);
+    roms = std::move(images);
+    resizes.resize(static_cast<size_t>(n_games));
+    slots.resize(static_cast<size_t>(n_envs));
+    const bool has_images = options.observation_type != kRam;
+    for (s32 g = 0; g < n_games && has_images; ++g) {
+      const s32 height = games[static_cast<size_t>(g)].config.height;
+      if (!build_resize(height, options.height, options.width, resizes[static_cast<size_t>(g)])) {
+        return false;
+      }
+    }
+    for (s32 i = 0; i < n_envs; ++i) {
+      Slot& slot = slots[static_cast<size_t>(i)];
+      slot.game = game_of[i];
+      const s32 height = games[static_cast<size_t>(slot.game)].config.height;
+      if (has_images) slot.screens.resize(static_cast<size_t>(2 * height * kWidth));
+      slot.ring.resize(static_cast<size_t>(options.stack * Environment::frame_size(options)));
+    }
+    for (s32 k = 0; k < n_threads; ++k) threads.emplace_back([this] { work(); });
+    return true;
+  }
+
+  ~HostBatch() {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      is_closing = true;
+      queue.clear();
+    }
+    has_work.notify_all();
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  void send(s32 n, const Job* jobs, const Outputs* outputs) {
+    {
+      std::lock_guard<std::mutex> lock(mutex);
+      for (s32 i = 0; i < n; ++i) queue.emplace_back(jobs[i], *outputs);
+    }
+    has_work.notify_all();
+  }
+
+  // Waits for so many jobs; returns their environments in the order in which they finished.
+  void recv(s32 n, s32* ids) {
+    std::unique_lock<std::mutex> lock(mutex);
+    has_result.wait(lock, [&] { return finished.size() >= static_cast<size_t>(n); });
+    for (s32 i = 0; i < n; ++i) {
+      ids[i] = finished.front();
+      finished.pop_front();
+    }
+  }
+
+  void run(s32 n, const Job* jobs, const Outputs* outputs) {
+    std::vector<s32> ids(static_cast<size_t>(n));
+    send(n, jobs, outputs);
+    recv(n, ids.data());
+  }
+
+  void work() {
+    Scratch scratch;
+    scratch.image.resize(3 * kMaxHeight * kWidth);
+    scratch.kept.resize(3 * kMaxHeight * kWidth);
+    for (;;) {
+      std::pair<Job, Outputs> next;
+      {
+        std::unique_lock<std::mutex> lock(mutex);
+        has_work.wait(lock, [this] { return is_closing || !queue.empty(); });
+        if (is_closing) return;
+        next = queue.front();
+        queue.pop_front();
+      }
+      carry_out(next.first, next.second, scratch);
+      {
+        std::lock_guard<std::mutex> lock(mutex);
+        finished.push_back(next.first.env);
+      }
+      has_result.notify_one();
+    }
+  }
+
+  Console console(Slot& slot, u32* log) {
+    const size_t game = static_cast<size_t>(slot.game);
+    u8* screens = slot.screens.empty() ? nullptr : slot.screens.data();
+    return {games[game].config, roms[game].data(), slot.state, slot.generators,
+            screens,            log,               options.repeat_probability};
+  }
+
+  void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
+    Slot& slot = slots[static_cast<size_t>(job.env)];
+    const size_t game = static_cast<size_t>(slot.game);
+    Environment env{games[game],  options,
+                    resizes[game], console(slot, scratch.log.data()),
+                    slot.episode, slot.noops,
+                    slot.ring.data(), scratch.image.data(),
+                    scratch.kept.data()};
+    if (slot.episode.has_kept) std::memcpy(scratch.kept.data(), slot.kept.data(), slot.kept.size());
+    if (job.kind == 2) env.load(job.seed);
+    if (job.kind == 0) {
+      env.step(job.action, job.strength);
+    } else {
+      env.reset();
+    }
+    if (slot.episode.has_kept) {
+      const s32 n = env.n_planes() * env.n_pixels();
+      slot.kept.assign(scratch.kept.data(), scratch.kept.data() + n);
+    }
+    write(env, outputs, job.place);
+  }
+
+  static void write(const Environment& env, const Outputs& o, s32 row) {
+    const Episode& e = env.e;
+    const Session& session = env.state().session;
+    const s64 size = static_cast<s64>(env.options.stack) * Environment::frame_size(env.options);
+    if (o.observations) env.write_stack(o.observations + row * size);
+    if (o.reward) o.reward[row] = e.reward;
+    if (o.reward_raw) o.reward_raw[row] = e.reward_raw;
+    if (o.lives) o.lives[row] = env.console.lives();
+    if (o.frame_number) o.frame_number[row] = session.frame_number;
+    if (o.episode_frame_number) o.episode_frame_number[row] = session.episode_frame_number;
+    if (o.episode_length) o.episode_length[row] = e.episode_length;
+    if (o.episode_return) o.episode_return[row] = e.episode_return;
+    if (o.terminated) o.terminated[row] = e.terminated;
+    if (o.truncated) o.truncated[row] = e.truncated;
+    if (o.life_lost) o.life_lost[row] = e.life_lost;
+  }
+
+  // --- Looking in from outside, while no job is under way. ---
+
+  void render(s32 env, u8* out) {
+    Slot& slot = slots[static_cast<size_t>(env)];
+    const u8* screen = console(slot, nullptr).screen();
+    const u8(*palette)[3] = slot.state.session.is_pal ? PAL_RGB : NTSC_RGB;
+    for (s32 i = 0; screen && i < slot.state.session.height * kWidth; ++i) {
+      std::memcpy(out + 3 * i, palette[screen[i]], 3);
+    }
+  }
+
+  // State, generators, episode, screens, ring and the kept image, in this order.
+  size_t max_screens() const { return options.observation_type == kRam ? 0 : 2 * kMaxHeight * kWidth; }
+  size_t max_kept() const {
+    return max_screens() / 2 * (options.observation_type == kRgb ? 3 : 1);
+  }
+  size_t ring_size() const {
+    return static_cast<size_t>(options.stack) * static_cast<size_t>(Environment::frame_size(options));
+  }
+
+  s64 state_size() const {
+    return static_cast<s64>(sizeof(State) + sizeof(Generators) + sizeof(Mt19937) + sizeof(Episode) +
+                            max_screens() + ring_size() + max_kept());
+  }
+
+  void save(s32 env, u8* out) const {
+    const Slot& slot = slots[static_cast<size_t>(env)];
+    std::memset(out, 0, static_cast<size_t>(state_size()));
+    put(out, &slot.state, sizeof(State));
+    put(out, &slot.generators, sizeof(Generators));
+    put(out, &slot.noops, sizeof(Mt19937));
+    put(out, &slot.episode, sizeof(Episode));
+    std::memcpy(out, slot.screens.data(), slot.screens.size());
+    out += max_screens();
+    put(out, slot.ring.data(), slot.ring.size());
+    if (slot.episode.has_kept) std::memcpy(out, slot.kept.data(), slot.kept.size());
+  }
+
+  void restore(s32 env, const u8* in) {
+    Slot& slot = slots[static_cast<size_t>(env)];
+    get(in, &slot.state, sizeof(State));
+    get(in, &slot.generators, sizeof(Generators));
+    get(in, &slot.noops, sizeof(Mt19937));
+    get(in, &slot.episode, sizeof(Episode));
+    std::memcpy(slot.screens.data(), in, slot.screens.size());
+    in += max_screens();
+    get(in, slot.ring.data(), slot.ring.size());
+    if (slot.episode.has_kept) {
+      const size_t planes = options.observation_type == kRgb ? 3 : 1;
+      slot.kept.assign(in, in + planes * static_cast<size_t>(slot.state.session.height * kWidth));
+    }
+  }
+
+  static void put(u8*& out, const void* from, size_t n) {
+    std::memcpy(out, from, n);
+    out += n;
+  }
+  static void get(const u8*& in, void* to, size_t n) {
+    std::memcpy(to, in, n);
+    in += n;
+  }
+
+  // Bytes of an environment: the largest of the batch, with its share of the threads' scratch.
+  s64 bytes_per_env() const {
+    size_t most = 0;
+    for (const Slot& slot : slots) {
+      const size_t bytes =
+          sizeof(Slot) + slot.screens.size() + slot.ring.size() + slot.kept.capacity();
+      most = bytes > most ? bytes : most;
+    }
+    return static_cast<s64>(most);
+  }
+};
+
+}  // namespace rlbatch::atari
