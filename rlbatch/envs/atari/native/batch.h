@@ -41,11 +41,12 @@ struct Episode {
   s32 episode_length;   // Steps.
   s32 elapsed;          // Frames since the reset, those of its no-ops left out.
   s32 newest;           // Place of the newest frame in the ring of observations.
-  s32 reward, reward_raw;
+  s32 reward, reward_raw, last_action;
   u8 terminated, truncated, life_lost;
+  u8 has_ended;    // Only a reset goes on from here.
   u8 is_first;     // The last image is of one frame: that of the reset.
   u8 has_kept;     // The previous image is in `kept`.
-  u8 padding[3];
+  u8 padding[6];
 };
 
 struct Environment {
@@ -171,6 +172,14 @@ struct Environment {
     push_image();
   }
 
+  // Counts rewards and steps from here, as if the episode began.
+  RLB_FN void start_count() {
+    e.episode_return = 0;
+    e.episode_length = 0;
+    e.reward = e.reward_raw = e.last_action = 0;
+    e.terminated = e.truncated = e.life_lost = 0;
+  }
+
   RLB_FN void step(s32 action_index, f32 strength) {
     const bool is_valid = action_index >= 0 && action_index < game.n_actions;
     const s32 action = is_valid ? game.actions[action_index] : kActionNoop;
@@ -187,6 +196,8 @@ struct Environment {
       if (over || is_late || (options.episodic_life && life_lost)) break;
       if (k == 2 && needs_images && options.maxpool) has_second = keep_second();
     }
+    e.last_action = action_index;
+    e.has_ended = k > 0;
     end_step(sum, over, is_late, life_lost);
     if (!needs_images) return push_ram();
     push_step(k, has_second);
@@ -232,8 +243,7 @@ struct Environment {
     if (k == 1) {  // It ended in the last frame, which nobody sees.
       if (!has_second) pool_screens(other_screen(), nullptr, kept);
       pool(Frames{image, kept, nullptr}, n, image);
-      copy(image, kept, n);
-      e.has_kept = 1;
+      e.has_kept = 0;
       return push_image();
     }
     e.is_first = 0;

@@ -13,10 +13,19 @@
 
 namespace rlbatch::atari {
 
+enum JobKind : s32 {
+  kStep,
+  kReset,
+  kLoad,         // Load with `seed`, and reset.
+  kStepThrough,  // Step, and reset if that ends the episode.
+  kLook,         // Only write the results, as they are.
+  kStartCount,   // The same, as if the episode began here.
+};
+
 // What an environment is to do, and where the results of the job go.
 struct Job {
   s32 env;
-  s32 kind;   // 0: step. 1: reset. 2: load with `seed`, and reset.
+  s32 kind;
   s32 place;  // Row of the outputs.
   s32 action;
   f32 strength;
@@ -24,11 +33,19 @@ struct Job {
 };
 
 // Arrays that the results go to, one row per job; any may be null.
+//
+// NOTE [ results of a step that resets ]
+//
+// Where kStepThrough resets, these are from after the reset: `observations`, `lives` and the two frame
+// numbers. Those named `after_` are from before it; `after_observations` has rows of ended episodes
+// only, unless `has_all_after`. All others tell of the step.
 struct Outputs {
-  u8* observations;  // [rows][stack][frame]
-  s32 *reward, *reward_raw, *lives, *frame_number, *episode_frame_number, *episode_length;
+  u8 *observations, *after_observations;  // [rows][stack][frame]
+  s32 *reward, *reward_raw, *lives, *after_lives, *frame_number, *episode_frame_number;
+  s32 *episode_length, *last_action;
   f64* episode_return;
-  u8 *terminated, *truncated, *life_lost;
+  u8 *terminated, *truncated, *life_lost, *has_ended;
+  s32 has_all_after;
 };
 
 struct HostBatch {
@@ -158,34 +175,55 @@ struct HostBatch {
                     slot.ring.data(), scratch.image.data(),
                     scratch.kept.data()};
     if (slot.episode.has_kept) std::memcpy(scratch.kept.data(), slot.kept.data(), slot.kept.size());
-    if (job.kind == 2) env.load(job.seed);
-    if (job.kind == 0) {
-      env.step(job.action, job.strength);
-    } else {
-      env.reset();
+    const bool steps = job.kind == kStep || job.kind == kStepThrough;
+    if (job.kind == kLoad) env.load(job.seed);
+    if (job.kind == kReset || job.kind == kLoad) env.reset();
+    if (job.kind == kStartCount) env.start_count();
+    if (steps) env.step(job.action, job.strength);
+    write_step(env, outputs, job.place);
+    if (job.kind == kStepThrough) {
+      if (slot.episode.has_ended || outputs.has_all_after) write_after(env, outputs, job.place);
+      if (slot.episode.has_ended) env.reset();
     }
+    write_place(env, outputs, job.place);
     if (slot.episode.has_kept) {
       const s32 n = env.n_planes() * env.n_pixels();
       slot.kept.assign(scratch.kept.data(), scratch.kept.data() + n);
+    } else if (slot.kept.capacity()) {
+      std::vector<u8>().swap(slot.kept);  // Frames that take two calls are rare.
     }
-    write(env, outputs, job.place);
   }
 
-  static void write(const Environment& env, const Outputs& o, s32 row) {
+  // What a step has led to.
+  static void write_step(const Environment& env, const Outputs& o, s32 row) {
     const Episode& e = env.e;
-    const Session& session = env.state().session;
-    const s64 size = static_cast<s64>(env.options.stack) * Environment::frame_size(env.options);
-    if (o.observations) env.write_stack(o.observations + row * size);
     if (o.reward) o.reward[row] = e.reward;
     if (o.reward_raw) o.reward_raw[row] = e.reward_raw;
-    if (o.lives) o.lives[row] = env.console.lives();
-    if (o.frame_number) o.frame_number[row] = session.frame_number;
-    if (o.episode_frame_number) o.episode_frame_number[row] = session.episode_frame_number;
     if (o.episode_length) o.episode_length[row] = e.episode_length;
     if (o.episode_return) o.episode_return[row] = e.episode_return;
+    if (o.last_action) o.last_action[row] = e.last_action;
     if (o.terminated) o.terminated[row] = e.terminated;
     if (o.truncated) o.truncated[row] = e.truncated;
     if (o.life_lost) o.life_lost[row] = e.life_lost;
+    if (o.has_ended) o.has_ended[row] = e.has_ended;
+  }
+
+  static void write_after(const Environment& env, const Outputs& o, s32 row) {
+    if (o.after_observations) env.write_stack(o.after_observations + row * stack_size(env));
+    if (o.after_lives) o.after_lives[row] = env.console.lives();
+  }
+
+  // Where the environment is now.
+  static void write_place(const Environment& env, const Outputs& o, s32 row) {
+    const Session& session = env.state().session;
+    if (o.observations) env.write_stack(o.observations + row * stack_size(env));
+    if (o.lives) o.lives[row] = env.console.lives();
+    if (o.frame_number) o.frame_number[row] = session.frame_number;
+    if (o.episode_frame_number) o.episode_frame_number[row] = session.episode_frame_number;
+  }
+
+  static s64 stack_size(const Environment& env) {
+    return static_cast<s64>(env.options.stack) * Environment::frame_size(env.options);
   }
 
   // --- Looking in from outside, while no job is under way. ---

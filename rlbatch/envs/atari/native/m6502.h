@@ -157,6 +157,19 @@ struct Bus {
     }
   }
 
+  // A branch back to `LDA INTIM` waits for the timer. The turns that find it above zero change nothing
+  // but the time, and are left out; two instructions are left at least, to set the registers.
+  RLB_HOT void skip_wait(u32 target, s32 branch_cycles) {
+    if (!is_plain_code<kKind>(target)) return;
+    const u32 load = fetch_word(target) & 0xffffff;
+    if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
+    const s32 period = 4 + branch_cycles;
+    s32 turns = reads_until_zero(state.riot, cycles + 4, period);
+    if (turns > (left - 2) / 2) turns = left >= 2 ? (left - 2) / 2 : 0;
+    cycles += turns * period;
+    left -= 2 * turns;
+  }
+
   RLB_HOT void stop() {
     state.frame.has_stopped = 1;
     left = 0;
@@ -349,8 +362,13 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
     const u32 offset = low();
     if (taken) {
       const u32 target = (r.pc + (offset ^ 0x80) - 0x80) & 0xffff;
-      bus.cycles += (target ^ r.pc) & 0xff00 ? 2 : 1;
+      const s32 extra = (target ^ r.pc) & 0xff00 ? 2 : 1;
+      bus.cycles += extra;
       r.pc = target;
+      if constexpr (kPlain) {
+        const bool may_wait = opcode == 0xd0 || opcode == 0x10;  // BNE, BPL
+        if (may_wait && offset == 0xfb) bus.skip_wait(target, 2 + extra);
+      }
     }
   };
   auto shifted_left = [&](u32 m, u32 carry) RLB_HOT_LAMBDA {

@@ -33,6 +33,15 @@ using s64 = long long;
 using f32 = float;
 using f64 = double;
 
+// The number of the lowest bit that is set; there must be one.
+RLB_FN s32 lowest_bit(u32 bits) {
+#if defined(__CUDACC__)
+  return __ffs(static_cast<s32>(bits)) - 1;
+#else
+  return __builtin_ctz(bits);
+#endif
+}
+
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
 
 }  // namespace rlbatch::atari

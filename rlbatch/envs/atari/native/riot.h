@@ -41,6 +41,13 @@ RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
   return static_cast<u8>(riot.timer - static_cast<s32>(elapsed >> riot.shift) - skew);
 }
 
+// How many reads, `period` cycles apart and the first at `cycles`, find the timer above zero.
+RLB_FN s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
+  const s32 elapsed = cycles - 1 - riot.stamp;
+  const s32 zero = (riot.timer - 1) << riot.shift;
+  return elapsed >= 0 && elapsed < zero ? (zero - elapsed + period - 1) / period : 0;
+}
+
 RLB_FN u8 read_riot(Riot& riot, u32 address, s32 cycles) {
   switch (address & 7) {
     case 0: return riot.joysticks;

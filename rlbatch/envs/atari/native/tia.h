@@ -38,6 +38,22 @@ RLB_CONST u8 kPairs[15][2] = {{kM0, kP1}, {kM0, kP0}, {kM1, kP0}, {kM1, kP1}, {k
                               {kP0, kBL}, {kP1, kPF}, {kP1, kBL}, {kM0, kPF}, {kM0, kBL},
                               {kM1, kPF}, {kM1, kBL}, {kBL, kPF}, {kP0, kP1}, {kM0, kM1}};
 
+// The pairs that a set of objects can make.
+struct PairSets {
+  u16 of[1 << kObjects];
+  constexpr PairSets() : of{} {
+    for (u32 set = 0; set < 1u << kObjects; ++set) {
+      u32 pairs = 0;
+      for (u32 k = 0; k < 15; ++k) {
+        if ((set >> kPairs[k][0] & 1) && (set >> kPairs[k][1] & 1)) pairs |= 1u << k;
+      }
+      of[set] = static_cast<u16>(pairs);
+    }
+  }
+  RLB_FN u16 operator[](u32 set) const { return of[set]; }
+};
+RLB_CONST PairSets kPairsOf{};
+
 enum MissileShape : u8 { kNormal, kWide, kOff };  // Of missile 0 in the star effect.
 
 struct Tia {
@@ -229,12 +245,15 @@ struct Beam {
   const Picture& picture;
   u8* screen;  // [height][160] palette indices, or null: nobody will look.
 
-  Mask line[kObjects];  // Pixels of the line, up to `from`.
+  Mask line[kObjects];  // Pixels of the line, up to `from`; of those that are `present`.
   Mask full[kObjects];  // Of a whole line with the registers as they are.
   Mask visible;         // Where VBLANK was off.
   u8 from[kObjects + 1];
   u8 is_current[kObjects];       // Whether `full` is.
   u8 enabled;                    // A bit per object.
+  u8 is_steady;                  // Nothing has changed within the line.
+  u8 is_repeat;                  // The line is as the one before, all of it.
+  u8 present;                    // A bit per object that has had pixels in this line.
   u8 collided_to, painted_to;    // Pixels that collisions and colours have been taken from.
   u8 blank_from, blank_to;       // Pixels that HMOVE has blanked.
 
@@ -252,15 +271,14 @@ struct Beam {
       enabled |= static_cast<u8>(is_enabled(tia, o) << o);
     }
     begin_line(pixel());
+    is_steady = is_repeat = 0;
   }
 
   RLB_FN void begin_line(s32 x) {
-    for (s32 o = 0; o < kObjects; ++o) {
-      line[o] = Mask{};
-      from[o] = static_cast<u8>(x);
-    }
+    for (s32 o = 0; o <= kObjects; ++o) from[o] = static_cast<u8>(x);
+    present = 0;
     visible = Mask{};
-    from[kObjects] = collided_to = painted_to = static_cast<u8>(x);
+    collided_to = painted_to = static_cast<u8>(x);
     blank_from = blank_to = static_cast<u8>(x < 8 ? x : 8);
   }
 
@@ -287,6 +305,7 @@ struct Beam {
   // A draw up to a clock of this line uses up the blank that HMOVE has asked for.
   RLB_HOT void pass_blank(s32 clock) {
     if (RLB_LIKELY(!tia.hmove_blank) || pixel() >= 8) return;
+    is_steady = is_repeat = 0;
     const s32 x = clock - tia.line_start - kBlank;
     blank_to = static_cast<u8>(x < 0 ? 0 : x < 8 ? x : 8);
     if (x >= 8) tia.hmove_blank = 0;
@@ -297,21 +316,31 @@ struct Beam {
     tia.line_start += kLine;
     ++tia.row;
     tia.zeroed_to = 0;
+    is_repeat = is_steady;
+    is_steady = 1;
     begin_line(0);
     set_mirrored(tia.ctrlpf & 1);
     for (s32 i = 0; i < 2; ++i) {
       if (tia.hide_first_copy[i]) {
         tia.hide_first_copy[i] = 0;
         is_current[kP0 + i] = 0;
+        is_repeat = 0;
       }
     }
     if (RLB_UNLIKELY(tia.stars)) move_star();
+  }
+
+  // Notes that the line differs from the one before, and within itself unless it has just begun.
+  RLB_HOT void touch() {
+    is_repeat = 0;
+    if (pixel() > 0) is_steady = 0;
   }
 
   RLB_FN void set_mirrored(u32 mirrored) {
     if (tia.is_mirrored == mirrored) return;
     tia.is_mirrored = static_cast<u8>(mirrored);
     is_current[kPF] = 0;
+    touch();
   }
 
   RLB_FN void move_star() {
@@ -321,6 +350,7 @@ struct Beam {
         static_cast<u8>(wrapped(tia.position[kM0] + kWidth - kSteps[tia.star_count]));
     tia.missile_shape = tia.star_count == 1 ? kWide : tia.star_count == 2 ? kOff : kNormal;
     is_current[kM0] = 0;
+    touch();
   }
 
   RLB_HOT const Mask& full_mask(s32 object) {
@@ -333,16 +363,19 @@ struct Beam {
 
   // Takes over the pixels of an object up to x.
   RLB_HOT void take(s32 object, s32 x) {
-    if (from[object] >= x) return;
-    if (enabled & 1u << object) {
-      const Mask& mask = full_mask(object);
-      if (from[object] == 0 && x == kWidth) {
-        line[object] = mask;
-      } else {
-        line[object] = line[object] | (mask & pixels_between(from[object], x));
-      }
-    }
+    const s32 begin = from[object];
+    if (begin >= x) return;
     from[object] = static_cast<u8>(x);
+    const u32 bit = 1u << object;
+    if (!(enabled & bit)) return;
+    const Mask& mask = full_mask(object);
+    if (begin == 0 && x == kWidth) {
+      line[object] = mask;
+    } else {
+      const Mask part = mask & pixels_between(begin, x);
+      line[object] = present & bit ? line[object] | part : part;
+    }
+    present = static_cast<u8>(present | bit);
   }
 
   RLB_HOT void take_visible(s32 x) {
@@ -351,13 +384,15 @@ struct Beam {
     from[kObjects] = static_cast<u8>(x);
   }
 
-  RLB_FN void take_all(s32 x) {
-    for (s32 o = 0; o < kObjects; ++o) take(o, x);
+  RLB_HOT void take_all(s32 x) {
+    // Those that are off have no pixels, and are looked at before they are switched on.
+    for (u32 rest = enabled; rest; rest &= rest - 1) take(lowest_bit(rest), x);
     take_visible(x);
   }
 
   // Takes over what an object was before a register of it changes.
   RLB_HOT void change(s32 object) {
+    touch();
     take(object, pixel());
     is_current[object] = 0;
   }
@@ -372,7 +407,14 @@ struct Beam {
   // With both bits set the colours depend on what is enabled, anywhere on the line.
   RLB_HOT bool colours_depend_on_enabled() const { return (tia.ctrlpf & 6) == 6; }
 
-  RLB_FN void finish_line() {
+  RLB_HOT void finish_line() {
+    if (is_repeat) {  // It has the same collisions, and the same pixels.
+      if (screen && tia.row < picture.height) {
+        u8* row = screen + tia.row * kWidth;
+        for (s32 x = 0; x < kWidth; ++x) row[x] = row[x - kWidth];
+      }
+      return;
+    }
     take_all(kWidth);
     collide(kWidth);
     paint(kWidth);
@@ -386,22 +428,19 @@ struct Beam {
     paint(x);
   }
 
-  RLB_FN void collide(s32 x) {
-    if (collided_to >= x) return;
-    Mask seen = visible;
-    if (collided_to > 0 || x < kWidth) seen = seen & pixels_between(collided_to, x);
+  RLB_HOT void collide(s32 x) {
+    const s32 begin = collided_to;
+    if (begin >= x) return;
     collided_to = static_cast<u8>(x);
-    if (!any(seen)) return;
-    u32 present = 0;
-    for (s32 o = 0; o < kObjects; ++o) present |= static_cast<u32>(any(line[o])) << o;
-    if (!(present & (present - 1))) return;
-    u32 latches = tia.collisions;
-    for (s32 k = 0; k < 15; ++k) {
-      const u32 a = kPairs[k][0], b = kPairs[k][1];
-      if ((latches >> k & 1) || !(present >> a & present >> b & 1)) continue;
-      if (any(line[a] & line[b] & seen)) latches |= 1u << k;
+    u32 open = kPairsOf[present] & ~static_cast<u32>(tia.collisions);
+    if (!open) return;
+    const Mask seen = begin == 0 && x == kWidth ? visible : visible & pixels_between(begin, x);
+    for (; open; open &= open - 1) {
+      const s32 k = lowest_bit(open);
+      if (any(line[kPairs[k][0]] & line[kPairs[k][1]] & seen)) {
+        tia.collisions = static_cast<u16>(tia.collisions | 1u << k);
+      }
     }
-    tia.collisions = static_cast<u16>(latches);
   }
 
   // --- Pixels. ---
@@ -438,6 +477,9 @@ struct Beam {
   }
 
   RLB_FN void blend(s32 begin, s32 end) {
+    for (s32 o = 0; o < kObjects; ++o) {
+      if (!(present >> o & 1)) line[o] = Mask{};
+    }
     Layers layers;
     layers.n = 0;
     const Mask first = line[kP0] | line[kM0], second = line[kP1] | line[kM1];
@@ -532,6 +574,7 @@ struct Beam {
     advance(clock + delay(reg, clock));
     switch (reg) {
       case kVBLANK:
+        if ((tia.vblank ^ value) & 2) touch();
         take_visible(pixel());
         tia.vblank = value;
         break;
@@ -542,6 +585,7 @@ struct Beam {
       case kCTRLPF: write_control(value, clock); break;
       case kREFP0: case kREFP1: {
         const s32 i = static_cast<s32>(reg - kREFP0);
+        if (tia.reflect[i] == (value & 8)) break;
         change(kP0 + i);
         tia.reflect[i] = value & 8;
         break;
@@ -554,12 +598,14 @@ struct Beam {
       case kGRP0: case kGRP1: write_graphics(static_cast<s32>(reg - kGRP0), value); break;
       case kENAM0: case kENAM1: {
         const s32 i = static_cast<s32>(reg - kENAM0);
+        if (tia.missile[i] == (value & 2)) break;
         before_enabling(kM0 + i);
         tia.missile[i] = value & 2;
         set_enabled(kM0 + i);
         break;
       }
       case kENABL:
+        if (tia.ball == (value & 2)) break;
         before_enabling(kBL);
         tia.ball = value & 2;
         set_enabled(kBL);
@@ -568,6 +614,7 @@ struct Beam {
       case kHMM0: write_missile_motion(value, clock); break;
       case kVDELP0: case kVDELP1: {
         const s32 i = static_cast<s32>(reg - kVDELP0);
+        if (tia.delay_graphics[i] == (value & 1)) break;
         before_enabling(kP0 + i);
         is_current[kP0 + i] = 0;
         tia.delay_graphics[i] = value & 1;
@@ -585,6 +632,7 @@ struct Beam {
         for (s32 i = 0; i < 5; ++i) tia.motion[i] = 0;
         break;
       case kCXCLR:
+        touch();
         collided_to = static_cast<u8>(pixel());
         tia.collisions = 0;
         break;
@@ -607,6 +655,7 @@ struct Beam {
 
   RLB_HOT void before_enabling(s32 object) {
     const s32 x = pixel();
+    touch();
     if (RLB_UNLIKELY(colours_depend_on_enabled())) paint_now();
     take(object, x);
   }
@@ -621,6 +670,8 @@ struct Beam {
   }
 
   RLB_FN void write_size(s32 i, u8 value) {
+    const bool is_special = tia.hide_first_copy[i] || (i == 0 && tia.missile_shape != kNormal);
+    if (tia.nusiz[i] == value && !is_special) return;
     change(kP0 + i);
     change(kM0 + i);
     tia.nusiz[i] = value;
@@ -631,13 +682,15 @@ struct Beam {
   RLB_FN void write_colour(u32 which, u8 value) {
     value = static_cast<u8>((value & 0xfe) | picture.colour_loss);
     if (tia.colour[which] == value) return;
+    touch();
     paint_now();
     tia.colour[which] = value;
   }
 
   RLB_FN void write_control(u8 value, s32 clock) {
+    if (tia.ctrlpf == value && tia.is_mirrored == (value & 1)) return;
     if ((tia.ctrlpf ^ value) & 6) paint_now();
-    change(kBL);
+    change(kBL);  // Which is a touch of the line.
     take(kPF, pixel());
     tia.ctrlpf = value;
     if ((clock - tia.frame_start) % kLine < 147) set_mirrored(value & 1);
