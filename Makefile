@@ -9,7 +9,7 @@ ARGS ?=
 BENCHMARKS ?= batcher dicttensor reinforce
 
 .DELETE_ON_ERROR:
-.PHONY: train test slow check bench gpu docs clean
+.PHONY: train test slow check conformance sanitize bench gpu docs clean
 
 train: .venv/.installed  ## Train the REINFORCE example: make train ARGS="--seed 1"
 	$(BIN)/python -m algos.reinforce $(ARGS)
@@ -25,6 +25,12 @@ check: .venv/.installed  ## Format, lint, types, layers
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_layering.py
+
+conformance: .venv/.installed  ## All Atari games and 300 made-up cartridges beside ale-py
+	$(BIN)/python -m scripts.conformance --full $(ARGS)
+
+sanitize: .venv/.installed  ## Less of the same, with the address and undefined-behaviour sanitizers
+	$(BIN)/python -m scripts.conformance --sanitize $(ARGS)
 
 bench: .venv/.installed  ## Every benchmark, one after the other
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(ARGS); done

@@ -130,9 +130,9 @@ class Console:
         return int(value) if not isinstance(value, str) else -1
 
     def getFloat(self, key: str) -> float:
-        """Returns a setting as a number; -1 if there is none of that name."""
+        """Returns a setting as a number of 32 bits; -1 if there is none of that name."""
         value = self._settings.get(key, -1.0)
-        return float(value) if not isinstance(value, str) else -1.0
+        return float(np.float32(value)) if not isinstance(value, str) else -1.0
 
     def getBool(self, key: str) -> bool:
         """Returns whether a setting is on; False if there is none of that name."""

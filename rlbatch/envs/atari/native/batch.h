@@ -31,7 +31,7 @@ struct Options {
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
-  s32 mode, difficulty, n_actions;
+  s32 default_mode, mode, difficulty, n_actions;
   s32 actions[18];
 };
 
@@ -44,7 +44,7 @@ struct Episode {
   s32 reward, reward_raw, last_action;
   u8 terminated, truncated, life_lost;
   u8 has_ended;    // Only a reset goes on from here.
-  u8 is_first;     // The last image is of one frame: that of the reset.
+  u8 is_of_one;    // The last image is that of the current screen alone.
   u8 has_kept;     // The previous image is in `kept`.
   u8 padding[6];
 };
@@ -119,6 +119,13 @@ struct Environment {
     for (s32 i = 0; i < n; ++i) to[i] = from[i];
   }
 
+  RLB_FN static bool is_at_most(const u8* a, const u8* b, s32 n) {
+    for (s32 i = 0; i < n; ++i) {
+      if (a[i] > b[i]) return false;
+    }
+    return true;
+  }
+
   // Writes the stack, the oldest frame first.
   RLB_FN void write_stack(u8* out) const {
     const s32 size = frame_size(options);
@@ -146,10 +153,11 @@ struct Environment {
     return false;
   }
 
-  // Loads the cartridge, as a reset with a seed does.
+  // Loads the cartridge, as a reset with a seed does. Mode and difficulty are chosen after that.
   RLB_FN void load(u32 value) {
     seed(noops, value);
-    console.power_on(value, game.mode);
+    console.power_on(value, game.default_mode);
+    state().session.mode = game.mode;
     state().session.difficulty = game.difficulty;
   }
 
@@ -166,7 +174,7 @@ struct Environment {
     }
     e = Episode{};
     for (s32 i = 0; i < options.stack * frame_size(options); ++i) ring[i] = 0;
-    e.is_first = 1;
+    e.is_of_one = 1;
     if (options.observation_type == kRam) return push_ram();
     pool_screens(console.screen(), nullptr, image);
     push_image();
@@ -218,8 +226,8 @@ struct Environment {
     if (e.has_kept) {
       copy(kept, image, n_planes() * n_pixels());
     } else if (options.frame_skip > 1) {
-      const bool is_one = e.is_first || !options.maxpool;
-      pool_screens(console.screen(), is_one ? nullptr : other_screen(), image);
+      const bool is_of_one = e.is_of_one || !options.maxpool;
+      pool_screens(console.screen(), is_of_one ? nullptr : other_screen(), image);
     }
   }
 
@@ -246,15 +254,19 @@ struct Environment {
       e.has_kept = 0;
       return push_image();
     }
-    e.is_first = 0;
+    e.is_of_one = 0;
     e.has_kept = 0;
     if (!has_two) {
       pool_screens(console.screen(), nullptr, image);
     } else if (has_second) {
+      // Mostly such a frame draws nothing more, and nothing has to be kept.
       pool_screens(console.screen(), nullptr, image);
-      pool(Frames{image, kept, nullptr}, n, image);
-      copy(image, kept, n);
-      e.has_kept = 1;
+      e.is_of_one = is_at_most(kept, image, n);
+      e.has_kept = !e.is_of_one;
+      if (e.has_kept) {
+        pool(Frames{image, kept, nullptr}, n, image);
+        copy(image, kept, n);
+      }
     } else {
       pool_screens(console.screen(), other_screen(), image);
     }

@@ -8,7 +8,8 @@
 
 namespace rlbatch::atari {
 
-enum class Cart : s32 { k2K, k4K, kF8, kF8SC, kF6, kF6SC, kE0, kFE, kDPC };
+// `kAny`: it is not known at compile time.
+enum class Cart : s32 { k2K, k4K, kF8, kF8SC, kF6, kF6SC, kE0, kFE, kDPC, kAny };
 
 constexpr s32 kDpcGraphics = 8192;  // Offset of the 2 KB graphics ROM.
 constexpr s32 kMaxRom = 16384 + 8;  // And a few bytes that are read, but never used.
@@ -190,6 +191,34 @@ RLB_FN void write_cart(CartState& cart, u32 address, u8 value) {
   if constexpr (kKind == Cart::kDPC) {
     clock_random(cart.dpc);
     if (offset >= 0x40 && offset < 0x80) write_dpc(cart.dpc, offset, value);
+  }
+}
+
+RLB_FN u8 read_any_cart(Cart kind, CartState& cart, const u8* rom, u32 address, s32 cycles) {
+  switch (kind) {
+    case Cart::k2K: return read_cart<Cart::k2K>(cart, rom, address, cycles);
+    case Cart::k4K: return read_cart<Cart::k4K>(cart, rom, address, cycles);
+    case Cart::kF8: return read_cart<Cart::kF8>(cart, rom, address, cycles);
+    case Cart::kF8SC: return read_cart<Cart::kF8SC>(cart, rom, address, cycles);
+    case Cart::kF6: return read_cart<Cart::kF6>(cart, rom, address, cycles);
+    case Cart::kF6SC: return read_cart<Cart::kF6SC>(cart, rom, address, cycles);
+    case Cart::kE0: return read_cart<Cart::kE0>(cart, rom, address, cycles);
+    case Cart::kFE: return read_cart<Cart::kFE>(cart, rom, address, cycles);
+    default: return read_cart<Cart::kDPC>(cart, rom, address, cycles);
+  }
+}
+
+RLB_FN void write_any_cart(Cart kind, CartState& cart, u32 address, u8 value) {
+  switch (kind) {
+    case Cart::k2K: return write_cart<Cart::k2K>(cart, address, value);
+    case Cart::k4K: return write_cart<Cart::k4K>(cart, address, value);
+    case Cart::kF8: return write_cart<Cart::kF8>(cart, address, value);
+    case Cart::kF8SC: return write_cart<Cart::kF8SC>(cart, address, value);
+    case Cart::kF6: return write_cart<Cart::kF6>(cart, address, value);
+    case Cart::kF6SC: return write_cart<Cart::kF6SC>(cart, address, value);
+    case Cart::kE0: return write_cart<Cart::kE0>(cart, address, value);
+    case Cart::kFE: return write_cart<Cart::kFE>(cart, address, value);
+    default: return write_cart<Cart::kDPC>(cart, address, value);
   }
 }
 

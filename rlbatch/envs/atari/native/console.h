@@ -157,15 +157,16 @@ struct Console {
     ++s.session.episode_frame_number;
   }
 
-  // One frame of the agent: its action may give way to the last one. Returns the reward.
-  RLB_FN s32 act(s32 action, f32 strength = 1.0f) {
+  // One frame of the agent: its action may give way to the last one. Returns the reward; after the end
+  // of the episode, which the caller may know of, nothing runs and it is 0.
+  RLB_FN s32 act(s32 action, f32 strength = 1.0f, bool is_over = false) {
     const f64 repeats = static_cast<f64>(repeat_probability);
     if (next_draw(generators.environment) / 4294967296.0 >= repeats) {
       s.session.sticky_action = action;
       s.session.sticky_strength = strength;
     }
     next_draw(generators.environment);  // The other player's.
-    if (s.rule.terminal) return 0;
+    if (s.rule.terminal || is_over) return 0;
     s32 done = s.session.sticky_action;
     const bool is_legal = done >= 0 && done < 18 &&
                           (config.n_legal_actions == 18 || !(presses(done) & kFire));
@@ -224,19 +225,7 @@ struct Console {
 
   // --- Frames. ---
 
-  RLB_FN u8 peek(u32 address) {
-    switch (cart()) {
-      case Cart::k2K: return read_cart<Cart::k2K>(s.cart, rom, address, 0);
-      case Cart::k4K: return read_cart<Cart::k4K>(s.cart, rom, address, 0);
-      case Cart::kF8: return read_cart<Cart::kF8>(s.cart, rom, address, 0);
-      case Cart::kF8SC: return read_cart<Cart::kF8SC>(s.cart, rom, address, 0);
-      case Cart::kF6: return read_cart<Cart::kF6>(s.cart, rom, address, 0);
-      case Cart::kF6SC: return read_cart<Cart::kF6SC>(s.cart, rom, address, 0);
-      case Cart::kE0: return read_cart<Cart::kE0>(s.cart, rom, address, 0);
-      case Cart::kFE: return read_cart<Cart::kFE>(s.cart, rom, address, 0);
-      default: return read_cart<Cart::kDPC>(s.cart, rom, address, 0);
-    }
-  }
+  RLB_FN u8 peek(u32 address) { return read_any_cart(cart(), s.cart, rom, address, 0); }
 
   RLB_FN void run_instructions(Run& run) {
     switch (cart()) {
@@ -259,7 +248,7 @@ struct Console {
     s.frame.has_stopped = 0;
     const Picture picture{s.session.height, static_cast<u8>(config.has_hmove_blanks),
                           colour_loss()};
-    Run run{&s, rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess};
+    Run run{&s, cart(), rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess};
     const s32 drawn = s.tia.drawn;
     if (!s.cpu.is_jammed) run_instructions(run);
     flush_log(run, run.n_log, run.last_access, drawn);

@@ -823,6 +823,7 @@ enum Action : s32 {
 
 // No loop of a mode routine runs longer: a broken ROM must not hang it.
 constexpr s32 max_tries = 1000;
+constexpr s32 max_tries_adventure = 50;  // Each may take 257 frames.
 constexpr s32 max_tries_et = 100;  // ALE raises an error after these.
 
 // Frames of one SELECT press; 0 for games without a mode routine, and for the two whose routine
@@ -926,7 +927,7 @@ RLB_FN bool shows_mode(Rule game, Ops& console, s32 mode) {
 
 template <class Ops>
 RLB_FN void start_adventure(Ops& console, s32 mode) {
-  for (s32 i = 0; i < max_tries && (console.ram(0xDD) >> 1 & 3) != mode; ++i) {
+  for (s32 i = 0; i < max_tries_adventure && (console.ram(0xDD) >> 1 & 3) != mode; ++i) {
     console.select(2 + static_cast<s32>(console.draw() % 256));
     console.act(action_noop);
   }

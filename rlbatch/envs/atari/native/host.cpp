@@ -103,7 +103,7 @@ RLB_API void rlb_console_reset(void* handle) { at(handle).console().reset_game()
 RLB_API s32 rlb_console_act(void* handle, s32 action, f32 strength) {
   HostConsole& c = at(handle);
   s64 sum = 0;
-  for (s32 k = 0; k < c.frame_skip; ++k) sum += c.console().act(action, strength);
+  for (s32 k = 0; k < c.frame_skip; ++k) sum += c.console().act(action, strength, c.is_truncated());
   if (sum < c.reward_min) sum = c.reward_min;
   if (sum > c.reward_max) sum = c.reward_max;
   return static_cast<s32>(sum);

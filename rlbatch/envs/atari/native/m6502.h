@@ -18,6 +18,7 @@ constexpr s32 kMaxInstructions = 25000;  // Of a frame; then it is a partial one
 // What a running console works with.
 struct Run {
   State* state;
+  Cart cart;
   const u8* rom;
   u32* log;      // [kLogSize] TIA writes, see `packed_write`.
   u8* screen;    // The buffer that is drawn, or null.
@@ -86,6 +87,22 @@ struct Bus {
 #endif
   }
 
+  RLB_HOT u32 read_program(u32 address) {
+    if constexpr (kKind == Cart::kAny) {
+      return read_any_cart(run.cart, state.cart, rom, address, cycles);
+    } else {
+      return read_cart<kKind>(state.cart, rom, address, cycles);
+    }
+  }
+
+  RLB_HOT void write_program(u32 address, u8 value) {
+    if constexpr (kKind == Cart::kAny) {
+      write_any_cart(run.cart, state.cart, address, value);
+    } else {
+      write_cart<kKind>(state.cart, address, value);
+    }
+  }
+
   RLB_HOT u32 read_tia_now(u32 address) {
     last_access = cycles;
     const u32 value = read_tia(run, address, cycles, static_cast<u8>(latch), n_log);
@@ -97,7 +114,7 @@ struct Bus {
 
   RLB_HOT u32 read(u32 address) {
     if (address & 0x1000) {
-      latch = read_cart<kKind>(state.cart, rom, address, cycles);
+      latch = read_program(address);
     } else if (!(address & 0x80)) {
       latch = read_tia_now(address);
     } else if (!(address & 0x200)) {
@@ -123,7 +140,7 @@ struct Bus {
 
   RLB_HOT void write(u32 address, u32 value, bool after_write = false) {
     if (address & 0x1000) {
-      write_cart<kKind>(state.cart, address, static_cast<u8>(value));
+      write_program(address, static_cast<u8>(value));
     } else if (!(address & 0x80)) {
       write_tia(address & 0x3f, static_cast<u8>(value), after_write);
     } else if (!(address & 0x200)) {
@@ -616,10 +633,9 @@ RLB_HOT void disconnect(Run& run, const Bus<kKind>& bus) {
   run.last_access = bus.last_access;
 }
 
-// One instruction where the program is not plain ROM.
-template <Cart kKind>
+// One instruction where the program is not plain ROM; for all cartridges, because it is rare.
 RLB_COLD RLB_FN s32 execute_anywhere(Run& run, s32 left) {
-  Bus<kKind> bus = connect<kKind>(run, left);
+  Bus<Cart::kAny> bus = connect<Cart::kAny>(run, left);
   Registers r = unpacked(run.state->cpu);
   const u32 opcode = bus.read(r.pc);
   r.pc = (r.pc + 1) & 0xffff;
@@ -643,7 +659,7 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
     } else {
       pack(run.state->cpu, r);
       disconnect(run, bus);
-      const s32 left = execute_anywhere<kKind>(run, bus.left);
+      const s32 left = execute_anywhere(run, bus.left);
       bus.cycles = run.state->cpu.cycles;
       bus.latch = run.state->cpu.bus;
       bus.n_log = run.n_log;

@@ -1,0 +1,509 @@
+"""A batch of environments in the native library: jobs in, arrays out.
+
+`AtariEnv` and `AtariVectorEnv` give it the shape that their users know.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import enum
+import hashlib
+import json
+import os
+import weakref
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from rlbatch.envs.atari import build
+from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.roms import read_rom
+from rlbatch.errors import CallOrderError, ShapeError
+
+# What ALE has where nobody sets another one: what is random in the console itself.
+_SYSTEM_SEED = 4753849
+_SCREEN_WIDTH = 160
+_RAM_BYTES = 128
+_LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
+
+_OBS_TYPES = ("pixels", "rgb", "ram")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The options of the environments of a batch, named as ale-py's.
+
+    Raises:
+        TypeError: A value is not of its type.
+        ValueError: A value is out of its range.
+    """
+
+    obs_type: str = "pixels"
+    frameskip: int = 4
+    grayscale: bool = True
+    stack_num: int = 4
+    img_height: int = 84
+    img_width: int = 84
+    maxpool: bool = True
+    noop_max: int = 30
+    use_fire_reset: bool = True
+    episodic_life: bool = False
+    life_loss_info: bool = False
+    reward_clipping: bool = True
+    max_num_frames_per_episode: int | None = 108_000
+    repeat_action_probability: float = 0.0
+    full_action_space: bool = False
+    mode: int | None = None
+    difficulty: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.obs_type not in _OBS_TYPES:
+            raise ValueError(f"obs_type: expected one of {_OBS_TYPES}, got {self.obs_type!r}")
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "bool" and not isinstance(value, (bool, np.bool_)):
+                raise TypeError(f"{field.name}: expected a bool, got {value!r}")
+        for name in ("frameskip", "stack_num", "img_height", "img_width"):
+            check_count(name, getattr(self, name), 1)
+        check_count("noop_max", self.noop_max, 0)
+        if self.max_num_frames_per_episode is not None:
+            check_count("max_num_frames_per_episode", self.max_num_frames_per_episode, 1, 2**31 - 1)
+        if not 0 <= self.repeat_action_probability <= 1:
+            raise ValueError(
+                "repeat_action_probability: expected a number from 0 to 1, "
+                f"got {self.repeat_action_probability!r}"
+            )
+
+    @property
+    def is_rgb(self) -> bool:
+        """Whether observations have colours."""
+        return self.obs_type == "rgb" or (self.obs_type == "pixels" and not self.grayscale)
+
+    @property
+    def observation_shape(self) -> tuple[int, ...]:
+        """The shape of one observation."""
+        if self.obs_type == "ram":
+            return (_RAM_BYTES,)
+        return (self.stack_num, self.img_height, self.img_width) + (3,) * self.is_rgb
+
+
+def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) -> None:
+    """Checks that a value is an integer from a range.
+
+    Raises:
+        TypeError: It is no integer.
+        ValueError: It is too small or too large.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected an integer from {least} to {most}, got {value}")
+
+
+class Job(enum.IntEnum):
+    """What an environment is to do: `JobKind` in `native/host_batch.h`."""
+
+    STEP = 0
+    RESET = 1
+    LOAD = 2
+    STEP_THROUGH = 3
+    LOOK = 4
+    START_COUNT = 5
+
+
+_JOB = np.dtype(
+    [
+        *((name, np.int32) for name in ("env", "kind", "place", "action")),
+        ("strength", np.float32),
+        ("seed", np.uint32),
+    ]
+)
+
+# In the order of `Outputs`; observations are apart.
+_RESULTS = {
+    **dict.fromkeys(("reward", "reward_raw", "lives", "after_lives", "frame_number"), np.int32),
+    **dict.fromkeys(("episode_frame_number", "episode_length", "last_action"), np.int32),
+    "episode_return": np.float64,
+    **dict.fromkeys(("terminated", "truncated", "life_lost", "has_ended"), np.bool_),
+}
+
+
+class _Outputs(ctypes.Structure):
+    _fields_ = [
+        ("observations", ctypes.c_void_p),
+        ("after_observations", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in _RESULTS),
+        ("has_all_after", ctypes.c_int32),
+    ]
+
+
+class _Options(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("observation_type", "stack", "height", "width")),
+        *((name, ctypes.c_int32) for name in ("frame_skip", "maxpool", "noop_max", "fire_reset")),
+        *((name, ctypes.c_int32) for name in ("episodic_life", "life_loss_info", "clip_reward")),
+        ("max_frames", ctypes.c_int32),
+        ("repeat_probability", ctypes.c_float),
+    ]
+
+
+class _GameSpec(ctypes.Structure):
+    _fields_ = [
+        ("config", build.ConsoleConfig),
+        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
+        ("actions", ctypes.c_int32 * 18),
+    ]
+
+
+class NativeBatch:
+    """Environments that the threads of the native library step.
+
+    It owns the threads and all memory of the environments until `close`, or until it is collected.
+
+    Args:
+        games: Their games; environment i plays `games[i % len(games)]`.
+        n_envs: How many there are.
+        settings: What is the same for all of them.
+        num_threads: How many threads; 0 for one per core that this process may use.
+
+    Attributes:
+        n_envs: As above.
+        game_of: The game of each environment.
+        actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
+        shape: [n_envs, *observation_shape].
+        results: [n_envs] per name, written by every job but for the observations; environment i
+            has row i. They are written over by the next job. See NOTE [ results of a step that
+            resets ] in `native/host_batch.h`.
+
+    Raises:
+        TypeError, ValueError: An argument, or an option for one of the games, is out of range.
+        RomError, BuildError: There is no ROM or no library.
+    """
+
+    def __init__(
+        self, games: Sequence[Game], n_envs: int, settings: Settings, num_threads: int = 0
+    ):
+        check_count("n_envs", n_envs, 1)
+        check_count("num_threads", num_threads, 0, 4096)
+        if len(games) > n_envs:
+            raise ValueError(f"games: expected at most n_envs = {n_envs} games, got {len(games)}")
+        _check_fits(settings, games)
+        self.n_envs, self.settings = int(n_envs), settings
+        distinct = list(dict.fromkeys(games))
+        self.game_of = [games[i % len(games)] for i in range(self.n_envs)]
+        self.actions = _actions(distinct, settings.full_action_space)
+        self.shape = (self.n_envs, *settings.observation_shape)
+        self.results = {name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()}
+        self._jobs = np.zeros(n_envs, _JOB)
+        self._jobs["env"] = self._jobs["place"] = np.arange(n_envs)
+        addresses = {name: array.ctypes.data for name, array in self.results.items()}
+        self._outputs = _Outputs(**addresses)
+        self._n_pending, self._in_use = 0, ()
+        self._library = build.load()
+        self._handle = self._start(distinct, num_threads)
+        self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
+
+    def _start(self, games: list[Game], num_threads: int) -> int:
+        roms = [read_rom(game) for game in games]
+        specs = [_spec(g, len(r), self.actions, self.settings) for g, r in zip(games, roms)]
+        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+        n_threads = min(num_threads or n_cores or os.cpu_count() or 1, self.n_envs)
+        game_of = [games.index(game) for game in self.game_of]
+        handle = self._library.rlb_batch_new(
+            self.n_envs,
+            len(games),
+            (_GameSpec * len(games))(*specs),
+            (ctypes.c_char_p * len(games))(*roms),
+            (ctypes.c_int32 * self.n_envs)(*game_of),
+            ctypes.byref(_options(self.settings)),
+            n_threads,
+        )
+        if not handle:
+            raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
+        return handle
+
+    def close(self) -> None:
+        """Ends the threads and releases the memory."""
+        self._free()
+
+    # --- Jobs. ---
+
+    def run(
+        self,
+        kind: Job | np.ndarray,
+        observations: np.ndarray,
+        after: np.ndarray | None = None,
+        *,
+        has_all_after: bool = False,
+        **columns: Any,
+    ) -> None:
+        """Gives every environment a job, and waits for all of them.
+
+        Args:
+            kind: One for all, or one each.
+            observations: [n_envs, ...] uint8, written.
+            after: The same, for `STEP_THROUGH`: written with the observation before a reset, in
+                the rows of environments that reset.
+            has_all_after: Write all its rows.
+            columns: `action` (places in `actions`), `strength` (of a paddle), `seed`.
+
+        Raises:
+            CallOrderError: It is closed, or jobs are under way.
+        """
+        self.check_idle("run")
+        self._prepare(kind, observations, after, has_all_after, columns)
+        jobs = self._jobs.ctypes.data
+        self._library.rlb_batch_run(self._handle, self.n_envs, jobs, ctypes.byref(self._outputs))
+
+    def send(
+        self,
+        ids: np.ndarray,
+        kind: Job | np.ndarray,
+        observations: np.ndarray,
+        after: np.ndarray | None = None,
+        **columns: Any,
+    ) -> None:
+        """Gives some environments, none of which has one, a job each; see `run`.
+
+        Args:
+            ids: [n] their numbers. `kind` and `columns` have one row for each of them.
+            kind: See `run`.
+            observations: [n_envs, ...] uint8, as `after`: written until the job is received.
+            after: See `run`.
+            columns: See `run`.
+
+        Raises:
+            CallOrderError: It is closed.
+        """
+        self._check_open("send")
+        self._point(observations, after, False)
+        jobs = self._jobs[ids]
+        jobs["kind"] = kind
+        for name, values in columns.items():
+            jobs[name] = values
+        self._in_use = (observations, after)
+        self._n_pending += len(ids)
+        outputs = ctypes.byref(self._outputs)
+        self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
+
+    def recv(self, n: int) -> np.ndarray:
+        """Waits for `n` of the jobs that were sent; returns who finished, [n] int32, in order.
+
+        Raises:
+            CallOrderError: It is closed, or fewer jobs than that are under way.
+        """
+        self._check_open("recv")
+        if n > self._n_pending:
+            raise CallOrderError(f"recv: expected {n} jobs under way, got {self._n_pending}")
+        ids = np.empty(n, np.int32)
+        self._library.rlb_batch_recv(self._handle, n, ids.ctypes.data)
+        self._n_pending -= n
+        return ids
+
+    @property
+    def n_pending(self) -> int:
+        """Jobs that were sent and not received."""
+        return self._n_pending
+
+    def _prepare(
+        self,
+        kind: Job | np.ndarray,
+        observations: np.ndarray,
+        after: np.ndarray | None,
+        has_all_after: bool,
+        columns: dict[str, Any],
+    ) -> None:
+        self._point(observations, after, has_all_after)
+        self._jobs["kind"] = kind
+        self._jobs["strength"] = 1
+        for name, values in columns.items():
+            self._jobs[name] = values
+
+    def _point(
+        self, observations: np.ndarray, after: np.ndarray | None, has_all_after: bool
+    ) -> None:
+        self._outputs.observations = self._address(observations)
+        self._outputs.after_observations = None if after is None else self._address(after)
+        self._outputs.has_all_after = has_all_after and after is not None
+
+    def _address(self, array: np.ndarray) -> int:
+        # The library writes there: an array of another form would be written past its end.
+        form = array.shape == self.shape and array.dtype == np.uint8
+        if not (form and array.flags.c_contiguous and array.flags.writeable):
+            raise ShapeError(
+                f"observations: expected {self.shape} uint8 in one piece, "
+                f"got {array.shape} {array.dtype}"
+            )
+        return array.ctypes.data
+
+    # --- Looking in, while no job is under way. ---
+
+    def ids(self, ids: Any) -> list[int]:
+        """Returns numbers of environments as a list; all of them for None.
+
+        Raises:
+            ValueError: There is no such environment.
+        """
+        if ids is None:
+            return list(range(self.n_envs))
+        numbers = [int(one) for one in np.atleast_1d(np.asarray(ids))]
+        for number in numbers:
+            if not 0 <= number < self.n_envs:
+                raise ValueError(f"ids: expected numbers from 0 to {self.n_envs - 1}, got {number}")
+        return numbers
+
+    def ram(self, ids: list[int]) -> np.ndarray:
+        """Returns copies of the RAMs, [n, 128] uint8."""
+        self.check_idle("get_ram")
+        out = np.empty((len(ids), _RAM_BYTES), np.uint8)
+        for row, number in zip(out, ids, strict=True):
+            address = self._library.rlb_batch_ram(self._handle, number)
+            ctypes.memmove(row.ctypes.data, address, _RAM_BYTES)
+        return out
+
+    def render(self, ids: list[int]) -> np.ndarray:
+        """Returns the pictures on the screens, [n, height, 160, 3] uint8.
+
+        Raises:
+            ValueError: There are no pictures, or they differ in height.
+        """
+        self.check_idle("render")
+        if self.settings.obs_type == "ram":
+            raise ValueError(
+                "render: expected obs_type pixels or rgb, got ram, which draws nothing"
+            )
+        heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
+        if len(heights) != 1:
+            raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
+        out = np.empty((len(ids), heights.pop(), _SCREEN_WIDTH, 3), np.uint8)
+        for row, number in zip(out, ids, strict=True):
+            self._library.rlb_batch_rgb(self._handle, number, row.ctypes.data)
+        return out
+
+    def bytes_per_env(self) -> int:
+        """Returns the bytes that the largest environment takes now."""
+        self.check_idle("bytes_per_env")
+        return self._library.rlb_batch_bytes(self._handle)
+
+    # --- States: a header that says whose they are, and the library's bytes. ---
+
+    def save(self, ids: list[int]) -> np.ndarray:
+        """Returns the states of some environments, [n, n_bytes] uint8."""
+        self.check_idle("get_state")
+        n_bytes = self._library.rlb_batch_state_size(self._handle)
+        out = np.empty((len(ids), _HEADER.itemsize + n_bytes), np.uint8)
+        for row, number in zip(out, ids, strict=True):
+            body = row[_HEADER.itemsize :]
+            self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
+            header = row[: _HEADER.itemsize].view(_HEADER)
+            header["owner"], header["checksum"] = self._owner(number), zlib.crc32(body)
+        return out
+
+    def restore(self, ids: list[int], states: np.ndarray) -> None:
+        """Writes states that `save` returned, for the same games and options.
+
+        Raises:
+            ShapeError: They are not [len(ids), n_bytes] uint8.
+            ValueError: One is damaged, or of another game, other options or another version.
+        """
+        self.check_idle("set_state")
+        n_bytes = _HEADER.itemsize + self._library.rlb_batch_state_size(self._handle)
+        if states.shape != (len(ids), n_bytes) or states.dtype != np.uint8:
+            raise ShapeError(
+                f"states: expected {(len(ids), n_bytes)} uint8, got {states.shape} {states.dtype}"
+            )
+        states = np.ascontiguousarray(states)
+        for row, number in zip(states, ids, strict=True):
+            header, body = row[: _HEADER.itemsize].view(_HEADER)[0], row[_HEADER.itemsize :]
+            if header["owner"] != self._owner(number):
+                raise ValueError(
+                    f"states: expected one of {self.game_of[number].name} with the options of "
+                    f"environment {number}, got another game's, other options' or version's"
+                )
+            if header["checksum"] != zlib.crc32(body):
+                raise ValueError("states: expected one as it was saved, got one that was changed")
+        for row, number in zip(states, ids, strict=True):
+            body = row[_HEADER.itemsize :]
+            self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
+
+    def _owner(self, number: int) -> int:
+        words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]
+        text = json.dumps([*words, dataclasses.asdict(self.settings)])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+    def _check_open(self, where: str) -> None:
+        if not self._free.alive:
+            raise CallOrderError(f"{where}: expected an open environment, got a closed one")
+
+    def check_idle(self, where: str) -> None:
+        """Checks that no job is under way.
+
+        Raises:
+            CallOrderError: One is, or it is closed.
+        """
+        self._check_open(where)
+        if self._n_pending:
+            raise CallOrderError(
+                f"{where}: expected no steps under way, got {self._n_pending}; call recv first"
+            )
+
+
+_HEADER = np.dtype([("owner", np.uint64), ("checksum", np.uint32), ("reserved", np.uint32)])
+_STATE_VERSION = 1
+
+
+def _check_fits(settings: Settings, games: Sequence[Game]) -> None:
+    """Checks the options whose range depends on the game."""
+    for game in games:
+        if settings.obs_type != "ram" and settings.img_height > game.height:
+            raise ValueError(
+                f"img_height: expected at most {game.height}, the lines of {game.name}, "
+                f"got {settings.img_height}"
+            )
+        for name, known in (("mode", game.modes), ("difficulty", game.difficulties)):
+            value = getattr(settings, name)
+            if value is not None and value not in known:
+                raise ValueError(f"{name}: expected one of {game.name}'s {known}, got {value!r}")
+    if settings.obs_type != "ram" and settings.img_width > _SCREEN_WIDTH:
+        raise ValueError(f"img_width: expected at most {_SCREEN_WIDTH}, got {settings.img_width}")
+
+
+def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
+    # An action that a game of several does not accept does nothing there.
+    if len(games) > 1:
+        return tuple(range(18))
+    return games[0].legal_actions if full_action_space else games[0].minimal_actions
+
+
+def _spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Settings) -> _GameSpec:
+    return _GameSpec(
+        config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
+        default_mode=game.modes[0],
+        mode=game.modes[0] if settings.mode is None else settings.mode,
+        difficulty=settings.difficulty or 0,
+        n_actions=len(actions),
+        actions=(ctypes.c_int32 * 18)(*actions),
+    )
+
+
+def _options(settings: Settings) -> _Options:
+    is_ram = settings.obs_type == "ram"
+    return _Options(
+        observation_type=2 if is_ram else int(settings.is_rgb),
+        stack=1 if is_ram else settings.stack_num,
+        height=settings.img_height,
+        width=settings.img_width,
+        frame_skip=settings.frameskip,
+        maxpool=settings.maxpool,
+        noop_max=settings.noop_max,
+        fire_reset=settings.use_fire_reset,
+        episodic_life=settings.episodic_life,
+        life_loss_info=settings.life_loss_info,
+        clip_reward=settings.reward_clipping,
+        max_frames=settings.max_num_frames_per_episode or 0,
+        repeat_probability=settings.repeat_action_probability,
+    )

@@ -1,0 +1,385 @@
+"""`AtariEnv`: a batch of Atari games as a `VecEnv`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.atari._batch import Job, NativeBatch, Settings, check_count
+from rlbatch.envs.atari.games import find_game
+from rlbatch.envs.base import Observation, VecEnv
+from rlbatch.errors import (
+    CallOrderError,
+    DeviceLike,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    ShapeError,
+    as_device,
+)
+from rlbatch.seeding import derived_seed, env_seeds
+
+Arrays = dict[str, np.ndarray]
+
+
+class AtariEnv(VecEnv):
+    """Atari games that each start their next episode when one ends.
+
+    With equal options, seeds and actions the observations, rewards and ends are, bit for bit, those
+    of ale-py's `AtariVectorEnv` in the mode `SAME_STEP`. Beside what `VecEnv` lists an observation
+    holds `frame` uint8, `reward_raw` [B] float32 (the game's, `reward` may be clipped) and `lives`
+    [B] int64. `episode_return` is the sum of `reward_raw`.
+
+    It owns threads and memory; `close` releases them.
+
+    Args:
+        game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.
+        n_envs: How many environments.
+        device: Where observations are and actions have to be; the CPU so far.
+        seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or one
+            32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
+            in the first `reset`, after which the random streams go on. None: not reproducible.
+        games: Instead of `game`: several, of which environment i plays number i modulo their
+            number. Then all actions of the console can be chosen.
+        options: Any of these; the names that ale-py has as well mean what they mean there.
+
+            - `obs_type` ("pixels"): "pixels", "rgb" or "ram" [128].
+            - `frameskip` (4): frames per step.
+            - `stack_num` (4): observations in a stack, the newest last; not for "ram".
+            - `img_height`, `img_width` (84): of an observation; at most those of the screen.
+            - `grayscale` (True): whether "pixels" are gray rather than RGB.
+            - `maxpool` (True): whether an observation is the maximum of the last two frames.
+            - `noop_max` (30): an episode begins with fewer frames than this without an action.
+            - `use_fire_reset` (True): whether it begins with FIRE, in games that have it.
+            - `episodic_life` (False): whether the loss of a life ends the episode.
+            - `life_loss_info` (False): whether it sets `terminated`, and the game goes on: what
+              follows has `initial_state` True, but `episode_return` and `episode_length` count on.
+            - `reward_clipping` (True): whether `reward` is cut to -1, 0 and 1.
+            - `max_num_frames_per_episode` (108000): after how many frames an episode is truncated;
+              None for no limit.
+            - `repeat_action_probability` (0.0): with which probability, in every frame, the last
+              action is repeated.
+            - `full_action_space` (False): whether all actions can be chosen, rather than those
+              that have an effect.
+            - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the defaults.
+            - `num_threads` (0): 0 for one per core. With several worker processes, take 1.
+            - `decorrelate_steps` (0): after `reset` every environment takes a random number of
+              random steps, at most this, so that not all are at the same place of a game.
+
+    Raises:
+        TypeError, ValueError: An option is unknown or out of range, or there is no such game.
+        NotImplementedError: The device is another one than the CPU.
+        RomError, BuildError: There is no ROM, or no native library.
+
+    Example:
+        >>> env = AtariEnv("pong", 2, seed=0)
+        >>> observation, running = env.reset()
+        >>> observation["frame"].shape, observation["frame"].dtype
+        (torch.Size([2, 4, 84, 84]), torch.uint8)
+        >>> action = DictTensor({"action": torch.tensor([0, 3])})
+        >>> (after, _), (following, _) = env.step(action)
+        >>> after["reward"], after["episode_length"]
+        (tensor([0., 0.]), tensor([1, 1]))
+        >>> env.close()
+    """
+
+    autoreset = True
+
+    def __init__(
+        self,
+        game: str | None = None,
+        n_envs: int = 1,
+        device: DeviceLike = "cpu",
+        seed: int | Sequence[int] | None = None,
+        games: Sequence[str] | None = None,
+        **options: Any,
+    ):
+        self.device = as_device(device)
+        if self.device.type != "cpu":
+            raise NotImplementedError(
+                f"device: expected cpu, got {self.device}; wrap the environment as "
+                f'DeviceEnv(env, "cpu", "{self.device}") to have its observations there'
+            )
+        check_count("n_envs", n_envs, 1)
+        num_threads = options.pop("num_threads", 0)
+        self._decorrelate_steps = options.pop("decorrelate_steps", 0)
+        check_count("decorrelate_steps", self._decorrelate_steps, 0)
+        settings = _settings(options)
+        self._seeds = _seeds(seed, n_envs)
+        self._batch = NativeBatch(
+            [find_game(name) for name in _names(game, games)], n_envs, settings, num_threads
+        )
+        self._n_resets = 0
+        self._everyone = torch.arange(n_envs)
+        self.observation_space = spaces.Box(0, 255, settings.observation_shape, np.uint8)
+        self.action_space = spaces.Discrete(len(self._batch.actions))
+
+    def n_envs(self) -> int:
+        """Returns the number of environments."""
+        return self._batch.n_envs
+
+    def reset(self, env_info: DictTensor | None = None) -> Observation:
+        """Starts an episode in every environment; see `VecEnv.reset`.
+
+        Args:
+            env_info: None or empty: there is nothing to choose per environment.
+
+        Raises:
+            ValueError: `env_info` holds something.
+        """
+        if env_info is not None and not env_info.empty():
+            raise ValueError(f"env_info: expected none for AtariEnv, got {list(env_info)}")
+        frames = self._new_frames()
+        if self._n_resets:
+            self._batch.run(Job.RESET, frames)
+        else:
+            self._batch.run(Job.LOAD, frames, seed=self._seeds)
+        self._n_resets += 1
+        if self._decorrelate_steps:
+            self._decorrelate(frames)
+        return self._current(frames), self._everyone
+
+    def step(self, action: DictTensor) -> tuple[Observation, Observation]:
+        """Steps all environments; see `VecEnv.step`.
+
+        Where no episode ended, the two observations are the same object.
+
+        Args:
+            action: `action` [n_envs] integers: places in the action space.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+            ShapeError, DtypeMismatchError, DeviceMismatchError: `action` is not as above.
+            ValueError: There is no such action.
+        """
+        actions = self._actions(action)
+        frames, ends = self._new_frames(), self._new_frames()
+        self._batch.run(Job.STEP_THROUGH, frames, ends, action=actions)
+        after = self._after(actions)
+        done = after["done"]
+        if not done.any():
+            both = _tensors({"frame": frames, **after})
+            return (both, self._everyone), (both, self._everyone)
+        following = {key: array.copy() for key, array in after.items()}
+        self._restart(following, done)
+        last_frames, ended = frames.copy(), self._batch.results["has_ended"]
+        last_frames[ended] = ends[ended]
+        after["lives"][ended] = self._batch.results["after_lives"][ended]
+        pairs = (last_frames, after), (frames, following)
+        first, second = (_tensors({"frame": frame, **rest}) for frame, rest in pairs)
+        return (first, self._everyone), (second, self._everyone)
+
+    def step_into(self, action: DictTensor, after: Arrays, following: Arrays) -> None:
+        """Steps like `step`, but writes the observations where they are wanted.
+
+        Args:
+            action: See `step`.
+            after: [n_envs, ...] per key of an observation: written with what the actions led to.
+            following: The same; written with what to act on next.
+
+        Raises:
+            CallOrderError, ShapeError, DtypeMismatchError, DeviceMismatchError: See `step`.
+            ValueError: See `step`.
+        """
+        actions = self._actions(action)
+        frames = [self._frames_for(arrays["frame"]) for arrays in (following, after)]
+        self._batch.run(Job.STEP_THROUGH, *frames, has_all_after=True, action=actions)
+        for arrays, written in zip((following, after), frames, strict=True):
+            if written is not arrays["frame"]:
+                arrays["frame"][...] = written
+        for key, array in self._after(actions).items():
+            after[key][...] = array
+            following[key][...] = array
+        after["lives"][...] = self._batch.results["after_lives"]
+        if after["done"].any():
+            self._restart(following, after["done"])
+
+    def observe(self) -> DictTensor:
+        """Returns the observations to act on now, such as after `set_state`.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+        """
+        self._check_was_reset("observe")
+        frames = self._new_frames()
+        self._batch.run(Job.LOOK, frames)
+        return self._current(frames)
+
+    def get_ram(self, ids: Any = None) -> torch.Tensor:
+        """Returns the consoles' RAM, [len(ids), 128] uint8; a copy.
+
+        Args:
+            ids: Numbers of environments; None for all.
+        """
+        return torch.from_numpy(self._batch.ram(self._batch.ids(ids)))
+
+    def render(self, ids: Any = None) -> torch.Tensor:
+        """Returns the pictures on the screens, [len(ids), height, 160, 3] uint8 RGB.
+
+        Of an environment whose episode has just ended, it is the first of the next one.
+
+        Args:
+            ids: Numbers of environments; None for all.
+
+        Raises:
+            ValueError: `obs_type` is "ram", for which nothing is drawn; or the screens differ in
+                height: some games have 250 lines and others 210.
+        """
+        return torch.from_numpy(self._batch.render(self._batch.ids(ids)))
+
+    def get_state(self, ids: Any = None) -> torch.Tensor:
+        """Returns all that environments are made of, [len(ids), n_bytes] uint8.
+
+        Console, episode, stack of observations and random streams: from a state that is set, equal
+        actions lead to equal results. A state belongs to its game, the options and this version.
+
+        Args:
+            ids: Numbers of environments; None for all.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+        """
+        self._check_was_reset("get_state")
+        return torch.from_numpy(self._batch.save(self._batch.ids(ids)))
+
+    def set_state(self, ids: Any, states: torch.Tensor) -> None:
+        """Puts environments where others, or they themselves, have been; see `get_state`.
+
+        Args:
+            ids: Numbers of environments; None for all.
+            states: [len(ids), n_bytes], from `get_state` of an environment with the same game and
+                options. To branch, repeat a row.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+            ShapeError: The states are not as above.
+            ValueError: One is of another game, of other options, or damaged.
+        """
+        self._check_was_reset("set_state")
+        self._batch.restore(self._batch.ids(ids), states.numpy())
+
+    def bytes_per_env(self) -> int:
+        """Returns the bytes that the largest environment takes, its observation stack included."""
+        return self._batch.bytes_per_env()
+
+    def close(self) -> None:
+        """Ends the threads and releases the memory."""
+        self._batch.close()
+
+    # --- Observations. ---
+
+    def _new_frames(self) -> np.ndarray:
+        return np.empty(self._batch.shape, np.uint8)
+
+    def _frames_for(self, array: np.ndarray) -> np.ndarray:
+        """Returns the array, if the library can write there, or one to copy from."""
+        return array if array.flags.c_contiguous else self._new_frames()
+
+    def _after(self, actions: np.ndarray) -> Arrays:
+        """Returns what a step led to, but for frames; lives are those after a reset."""
+        results = self._batch.results
+        terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
+        return {
+            "reward": results["reward"].astype(np.float32),
+            "terminated": terminated,
+            "truncated": truncated,
+            "done": terminated | truncated,
+            "initial_state": np.zeros(len(actions), np.bool_),
+            "last_action": actions.astype(np.int64),
+            "episode_return": results["episode_return"].astype(np.float32),
+            "episode_length": results["episode_length"].astype(np.int64),
+            "reward_raw": results["reward_raw"].astype(np.float32),
+            "lives": results["lives"].astype(np.int64),
+        }
+
+    def _restart(self, following: Arrays, done: np.ndarray) -> None:
+        """Turns what led to an end into what an episode begins with, but for frames."""
+        for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action"):
+            following[key][done] = 0
+        following["initial_state"][done] = True
+        ended = self._batch.results["has_ended"]
+        for key in ("episode_return", "episode_length"):
+            following[key][ended] = 0
+        following["lives"][ended] = self._batch.results["lives"][ended]
+
+    def _current(self, frames: np.ndarray) -> DictTensor:
+        """Returns where all environments are, after a job that was no step."""
+        results = self._batch.results
+        current = self._after(results["last_action"])
+        current["initial_state"] = results["episode_length"] == 0
+        self._restart(current, current["done"])
+        return _tensors({"frame": frames, **current})
+
+    # --- Actions and seeds. ---
+
+    def _actions(self, action: DictTensor) -> np.ndarray:
+        self._check_was_reset("step")
+        tensor = action["action"]
+        if not tensor.is_cpu:
+            raise DeviceMismatchError("action", self.device, tensor.device, "env.step")
+        actions = tensor.detach().numpy()
+        if actions.shape != (self.n_envs(),):
+            raise ShapeError(f"action: expected shape {(self.n_envs(),)}, got {actions.shape}")
+        if actions.dtype.kind not in "iu":
+            raise DtypeMismatchError(f"action: expected integers, got {tensor.dtype}")
+        n = len(self._batch.actions)
+        if actions.min() < 0 or actions.max() >= n:
+            raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {actions}")
+        return actions
+
+    def _check_was_reset(self, where: str) -> None:
+        if not self._n_resets:
+            raise CallOrderError(f"{where}: expected a reset before, got none")
+
+    def _decorrelate(self, frames: np.ndarray) -> None:
+        """Takes a random number of random steps in each environment, and starts to count there."""
+        n_most, n_envs = self._decorrelate_steps, self.n_envs()
+        n_steps, actions = np.zeros(n_envs, np.int64), np.zeros((n_most, n_envs), np.int32)
+        for i, seed in enumerate(self._seeds):
+            generator = np.random.default_rng(derived_seed(int(seed), self._n_resets))
+            n_steps[i] = generator.integers(0, n_most + 1)
+            actions[:, i] = generator.integers(0, len(self._batch.actions), n_most)
+        for t in range(int(n_steps.max())):
+            kind = np.where(n_steps > t, Job.STEP_THROUGH, Job.LOOK)
+            self._batch.run(kind, frames, action=actions[t])
+        self._batch.run(Job.START_COUNT, frames)
+
+
+def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
+    if (game is None) == (games is None):
+        raise ValueError(f"game: expected either game or games, got {game!r} and {games!r}")
+    if game is not None:
+        if not isinstance(game, str):
+            raise TypeError(f"game: expected a name, got {game!r}; several are `games`")
+        return [game]
+    assert games is not None
+    if isinstance(games, str) or not games:
+        raise ValueError(f"games: expected a list of names, got {games!r}")
+    return games
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    known = [field.name for field in dataclasses.fields(Settings)]
+    unknown = sorted(options.keys() - set(known))
+    if unknown:
+        names = ", ".join([*known, "num_threads", "decorrelate_steps"])
+        raise TypeError(f"options: expected some of {names}, got {', '.join(unknown)}")
+    return Settings(**options)
+
+
+def _seeds(seed: int | Sequence[int] | None, n_envs: int) -> np.ndarray:
+    if seed is None:
+        return np.random.SeedSequence().generate_state(n_envs)
+    seeds = np.array(env_seeds(seed, n_envs))
+    if seeds.min() < 0 or seeds.max() >= 2**32:
+        raise ValueError(f"seed: expected seeds from 0 to 2**32 - 1, got {seeds}")
+    return seeds.astype(np.uint32)
+
+
+def _tensors(arrays: Arrays) -> DictTensor:
+    return DictTensor.unchecked({key: torch.from_numpy(array) for key, array in arrays.items()})

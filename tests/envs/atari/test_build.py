@@ -1,0 +1,123 @@
+"""The host library: found, compiled once, and what is said when that cannot be."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlbatch.envs.atari import BuildError, build
+
+# A compiler that knows its version and copies the source to the place of the library.
+COMPILER = """#!/bin/sh
+test "$1" = --version && echo "copy {version}" && exit
+for argument; do
+    test "$previous" = -o && target="$argument"
+    previous="$argument"
+done
+{action}
+"""
+
+
+@pytest.fixture
+def compiler(tmp_path, monkeypatch):
+    """Puts a compiler of our own in place of the machine's, and an empty cache."""
+
+    def install(action='cp "$argument" "$target"', version=1):
+        path = tmp_path / "compiler"
+        path.write_text(COMPILER.format(action=action, version=version))
+        path.chmod(0o755)
+        monkeypatch.setenv("CXX", str(path))
+        return [str(path)]
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(build.LIBRARY_VARIABLE, raising=False)
+    install()
+    return install
+
+
+def compiled(tmp_path: Path) -> list[Path]:
+    return [path for path in (tmp_path / "cache/rlbatch").iterdir() if path.suffix != ".lock"]
+
+
+def test_a_library_is_compiled_once_and_said_so_once(compiler, tmp_path, caplog):
+    path = build.library_path()
+    assert path.read_bytes() == (build.NATIVE / "host.cpp").read_bytes()
+    assert compiled(tmp_path) == [path]
+    assert build.library_path() == path
+    assert [record.message for record in caplog.records] == [
+        f"compiling the Atari core, once, to {path}"
+    ]
+
+
+def test_every_source_counts_for_the_key(compiler, tmp_path):
+    native = tmp_path / "native"
+    shutil.copytree(build.NATIVE, native)
+    command = build.find_compiler()
+    keys = {build.cache_key(command, native)}
+    for source in sorted(native.iterdir()):
+        source.write_text(source.read_text() + "\n")
+        keys.add(build.cache_key(command, native))
+    assert len(keys) == 1 + len(list(native.iterdir()))
+
+
+def test_the_key_is_that_of_the_sources_wherever_they_lie(compiler, tmp_path):
+    shutil.copytree(build.NATIVE, tmp_path / "native")
+    command = build.find_compiler()
+    assert build.cache_key(command, tmp_path / "native") == build.cache_key(command)
+
+
+def test_compiler_flags_and_processor_count_for_the_key(compiler, monkeypatch):
+    keys = [build.cache_key(build.find_compiler())]
+    keys.append(build.cache_key(compiler(version=2)))
+    monkeypatch.setattr(build, "FLAGS", [*build.FLAGS, "-g"])
+    keys.append(build.cache_key(build.find_compiler()))
+    monkeypatch.setattr(build, "_processor", lambda: "another one")
+    keys.append(build.cache_key(build.find_compiler()))
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_compiler_that_fails_leaves_nothing_and_is_quoted(compiler, tmp_path):
+    compiler(action='echo "console.h:1: too hard" >&2; exit 3')
+    with pytest.raises(BuildError, match=r"(?s)-O2.*got exit status 3\n.*console\.h:1: too hard"):
+        build.library_path()
+    assert compiled(tmp_path) == []
+
+
+def test_without_a_compiler_the_message_says_what_to_install(compiler, monkeypatch):
+    monkeypatch.setenv("CXX", "")
+    monkeypatch.setenv("PATH", "/nonexistent")
+    with pytest.raises(BuildError, match=r"c\+\+, g\+\+, clang\+\+.*got neither; .*apt install"):
+        build.library_path()
+
+
+def test_a_cache_that_cannot_be_written_is_named(compiler, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
+    with pytest.raises(BuildError, match="/dev/null/rlbatch: expected a folder .*XDG_CACHE_HOME"):
+        build.library_path()
+
+
+def test_a_packaged_library_comes_before_the_compiler(compiler, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    packaged = tmp_path / "librlbatch_atari.so"
+    packaged.touch()
+    assert build.library_path() == packaged
+
+
+def test_the_environment_names_another_library(compiler, tmp_path, monkeypatch):
+    other = tmp_path / "other.so"
+    monkeypatch.setenv(build.LIBRARY_VARIABLE, str(other))
+    assert build.library_path() == other
+    with pytest.raises(BuildError, match=r"other\.so: expected a library of this version"):
+        build.load.__wrapped__()
+    other.write_text("no library")
+    with pytest.raises(BuildError, match=r"other\.so: expected a library of this version"):
+        build.load.__wrapped__()
+
+
+def test_a_wheel_is_compiled_with_the_same_flags():
+    text = (Path(build.__file__).parents[3] / "CMakeLists.txt").read_text()
+    by_cmake = {"-std=c++17", "-fPIC", "-shared", "-pthread", "-fvisibility=hidden"}
+    for flag in set(build.FLAGS) - by_cmake - {"-march=native"}:
+        assert flag in text, flag
+    for words in ("cxx_std_17", "POSITION_INDEPENDENT_CODE", "VISIBILITY_PRESET hidden", "Threads"):
+        assert words in text
