@@ -197,19 +197,25 @@ class NativeBatch:
         self.game_of = [games[i % len(games)] for i in range(self.n_envs)]
         self.actions = _actions(distinct, settings.full_action_space)
         self.shape = (self.n_envs, *settings.observation_shape)
-        self.results = {name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()}
+        self.results: dict[str, np.ndarray] = {
+            name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
+        }
         self._jobs = np.zeros(n_envs, _JOB)
         self._jobs["env"] = self._jobs["place"] = np.arange(n_envs)
         addresses = {name: array.ctypes.data for name, array in self.results.items()}
         self._outputs = _Outputs(**addresses)
-        self._n_pending, self._in_use = 0, ()
+        self._n_pending = 0
+        self._in_use: Any = ()  # What the library writes to.
         self._library = build.load()
         self._handle = self._start(distinct, num_threads)
         self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
 
     def _start(self, games: list[Game], num_threads: int) -> int:
         roms = [read_rom(game) for game in games]
-        specs = [_spec(g, len(r), self.actions, self.settings) for g, r in zip(games, roms)]
+        specs = [
+            _spec(game, len(rom), self.actions, self.settings)
+            for game, rom in zip(games, roms, strict=True)
+        ]
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
         n_threads = min(num_threads or n_cores or os.cpu_count() or 1, self.n_envs)
         game_of = [games.index(game) for game in self.game_of]
@@ -457,7 +463,7 @@ _STATE_VERSION = 1
 
 
 def _check_fits(settings: Settings, games: Sequence[Game]) -> None:
-    """Checks the options whose range depends on the game."""
+    # The options whose range depends on the game.
     for game in games:
         if settings.obs_type != "ram" and settings.img_height > game.height:
             raise ValueError(

@@ -213,7 +213,12 @@ class AtariVectorEnv(VectorEnv):
         return mask
 
     def _seeds(self, seed: int | np.ndarray | None, mask: np.ndarray) -> tuple[Any, np.ndarray]:
-        """Returns seeds, and who has one, [num_envs] each."""
+        """Returns seeds, and who has one, [num_envs] each.
+
+        Raises:
+            TypeError: They are no integers.
+            ValueError: They are too many, too few or too large.
+        """
         n = int(mask.sum())
         if seed is None:
             given = np.full(n, -1)
@@ -278,7 +283,11 @@ class AtariVectorEnv(VectorEnv):
         self._ids = self._ids[:0]
 
     def _numbers(self, actions: np.ndarray) -> tuple[np.ndarray, Any]:
-        """Returns places in the action set, and how far paddles are turned."""
+        """Returns places in the action set, and how far paddles are turned.
+
+        Raises:
+            ValueError: An action is not in the set.
+        """
         _check_array(actions, "f" if self.continuous else "i", self.action_space.shape)
         if not self.continuous:
             n = len(self._batch.actions)

@@ -1,0 +1,415 @@
+"""`AtariVectorEnv` beside ale-py's, with no tolerance."""
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from gymnasium.wrappers.vector import RecordEpisodeStatistics
+
+from rlbatch.envs import GymEnvInf, check_env
+from rlbatch.envs.atari import GAMES, AtariVectorEnv
+from rlbatch.errors import CallOrderError
+
+ale_vector_env = pytest.importorskip("ale_py.vector_env")
+
+MODES = ("NextStep", "SameStep")
+
+# Paddles and sticks, NTSC and PAL, every height of a screen, early ends, few and many actions.
+GRID_GAMES = (
+    "breakout",
+    "pong",
+    "ms_pacman",
+    "space_invaders",
+    "qbert",
+    "klax",
+    "journey_escape",
+    "skiing",
+    "pooyan",
+    "carnival",
+    "double_dunk",
+    "tic_tac_toe_3d",  # Its frames may take several calls.
+)
+
+# Limits that are no multiples of the frame skip end an episode within a step.
+OPTIONS = {
+    "defaults": {},
+    "episodic life": {"episodic_life": True, "max_num_frames_per_episode": 150},
+    "life loss info": {"life_loss_info": True, "max_num_frames_per_episode": 150},
+    "both, with a limit": {
+        "episodic_life": True,
+        "life_loss_info": True,
+        "max_num_frames_per_episode": 49,
+    },
+    "frameskip 1": {"frameskip": 1, "max_num_frames_per_episode": 31},
+    "frameskip 2": {"frameskip": 2, "max_num_frames_per_episode": 33},
+    "frameskip 3, one frame": {
+        "frameskip": 3,
+        "maxpool": False,
+        "max_num_frames_per_episode": 44,
+    },
+    "rgb": {"grayscale": False, "max_num_frames_per_episode": 45, "episodic_life": True},
+    "sticky, no noops": {
+        "noop_max": 0,
+        "repeat_action_probability": 0.25,
+        "max_num_frames_per_episode": 60,
+    },
+    "no stack, one noop": {"noop_max": 1, "stack_num": 1, "max_num_frames_per_episode": 47},
+    "small, raw rewards": {
+        "img_height": 42,
+        "img_width": 100,
+        "reward_clipping": False,
+        "max_num_frames_per_episode": 46,
+    },
+    "all actions, no fire": {
+        "use_fire_reset": False,
+        "full_action_space": True,
+        "max_num_frames_per_episode": 45,
+    },
+    "full size": {
+        "img_height": 210,
+        "img_width": 160,
+        "stack_num": 2,
+        "max_num_frames_per_episode": 48,
+    },
+    "rgb, frameskip 5": {
+        "grayscale": False,
+        "frameskip": 5,
+        "img_width": 61,
+        "max_num_frames_per_episode": 54,
+    },
+}
+
+
+class Beside:
+    """Two vector environments that have to answer alike, step for step.
+
+    `seen` counts what happened, so that a comparison in which nothing did can be told.
+    """
+
+    def __init__(self, game, n_envs=2, **options):
+        self.ale = ale_vector_env.AtariVectorEnv(game, n_envs, num_threads=1, **options)
+        self.ours = AtariVectorEnv(game, n_envs, num_threads=1, **options)
+        self.seen = dict.fromkeys(("terminated", "truncated", "ended", "rewarded"), 0)
+        self.episode_frame_number = np.zeros(n_envs)
+
+    def reset(self, **arguments):
+        (observations, infos), found = self.ale.reset(**arguments), self.ours.reset(**arguments)
+        assert_same(found[0], observations, "reset: observations")
+        self.compare_infos(found[1], infos, "reset")
+
+    def step(self, actions, where=""):
+        *expected, infos = self.ale.step(actions)
+        *found, found_infos = self.ours.step(actions)
+        names = ("observations", "rewards", "terminations", "truncations")
+        for name, one, other in zip(names, found, expected, strict=True):
+            assert_same(one, other, f"{where}: {name}")
+        self.compare_final(found_infos, infos, where)
+        before = self.episode_frame_number
+        self.compare_infos(found_infos, infos, where)
+        self.seen["terminated"] += int(expected[2].sum())
+        self.seen["truncated"] += int(expected[3].sum())
+        self.seen["ended"] += int((infos["episode_frame_number"] < before).sum())
+        self.seen["rewarded"] += int((expected[1] != 0).sum())
+
+    def compare_final(self, found, expected, where):
+        assert ("final_obs" in found) == ("final_obs" in expected), where
+        if "final_obs" in expected:
+            one, other = found.pop("final_obs"), expected.pop("final_obs")
+            assert (one.dtype, one.shape) == (other.dtype, other.shape)
+            # The other rows are not initialised in ale-py.
+            rows = expected["episode_frame_number"] < self.episode_frame_number
+            assert_same(one[rows], other[rows], f"{where}: final_obs")
+
+    def compare_infos(self, found, expected, where):
+        assert found.keys() == expected.keys(), where
+        for key, array in expected.items():
+            assert_same(found[key], array, f"{where}: infos {key}")
+        self.episode_frame_number = expected["episode_frame_number"].copy()
+
+    def play(self, n_steps, seed=0):
+        """Plays at random, and returns what was seen."""
+        generator = np.random.default_rng(seed)
+        for t in range(n_steps):
+            self.step(generator.integers(0, self.ale.action_space.nvec), f"step {t}")
+        return self.seen
+
+    def close(self):
+        self.ours.close()
+
+
+def assert_same(found, expected, where):
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape), where
+    if not np.array_equal(found, expected):
+        rows = [i for i in range(len(found)) if not np.array_equal(found[i], expected[i])]
+        n = int((found != expected).sum())
+        raise AssertionError(f"{where}: {n} of {found.size} values differ, in rows {rows}")
+
+
+def compare(game, options, mode, n_steps, n_envs=2):
+    beside = Beside(game, n_envs, autoreset_mode=mode, **options)
+    beside.reset(seed=3)
+    seen = beside.play(n_steps)
+    beside.close()
+    limit = options.get("max_num_frames_per_episode", 10**6)
+    if limit < n_steps * options.get("frameskip", 4):
+        assert seen["ended"], f"no episode ended: {seen}"
+    return seen
+
+
+# Every option set and every game, with as few combinations as that takes.
+FAST = [(GRID_GAMES[i % len(GRID_GAMES)], name, MODES[i % 2]) for i, name in enumerate(OPTIONS)]
+
+
+@pytest.mark.parametrize(("game", "name", "mode"), FAST)
+def test_equals_ale_py(game, name, mode):
+    compare(game, OPTIONS[name], mode, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("game", GRID_GAMES)
+def test_equals_ale_py_on_the_grid(game, name, mode):
+    compare(game, OPTIONS[name], mode, 150)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_equals_ale_py(game):
+    short = {"max_num_frames_per_episode": 130, "repeat_action_probability": 0.25}
+    compare(game, short, "NextStep", 100)
+    compare(game, OPTIONS["full size"], "SameStep", 60)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_games_that_are_lost_equal_ale_py(mode):
+    beside = Beside("breakout", autoreset_mode=mode, life_loss_info=True)
+    beside.reset(seed=1)
+    seen = beside.play(180)
+    assert seen["terminated"] > seen["ended"] > 0, seen
+    assert seen["rewarded"] > 0
+    assert not seen["truncated"]
+
+
+@pytest.mark.parametrize("game", ["breakout", "space_invaders"])
+def test_continuous_actions_equal_ale_py(game):
+    beside = Beside(game, continuous=True, max_num_frames_per_episode=90, noop_max=5)
+    assert str(beside.ours.action_space) == str(beside.ale.action_space)
+    beside.reset(seed=2)
+    beside.ours.action_space.seed(0)
+    for t in range(60):
+        beside.step(beside.ours.action_space.sample(), f"step {t}")
+    assert beside.seen["ended"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_resets_of_some_environments_equal_ale_py(mode):
+    beside = Beside("ms_pacman", 3, autoreset_mode=mode, max_num_frames_per_episode=30)
+    beside.reset(seed=5)
+    beside.play(8)  # NextStep: all of them are over now, and reset in their next step.
+    mask = np.array([True, False, True])
+    beside.reset(options={"reset_mask": mask})
+    beside.play(3)
+    beside.reset(seed=9, options={"reset_mask": mask})
+    beside.play(3)
+    beside.reset(seed=np.array([4]), options={"reset_mask": ~mask, "other": 1})
+    beside.reset(options={"reset_mask": np.zeros(3, np.bool_)})
+    beside.play(12)
+    beside.reset()
+    beside.reset(seed=np.array([7, 2**31 - 1, 0]))
+    beside.reset(seed=np.array([7, -1, 0]))  # A negative one is none.
+    assert beside.play(10)["ended"]
+
+
+@pytest.mark.parametrize("options", [*OPTIONS.values(), {"continuous": True}])
+def test_spaces_equal_ale_py(options):
+    beside = Beside("pong", **options)
+    names = ("observation_space", "action_space")
+    for name in (*names, *(f"single_{name}" for name in names)):
+        assert getattr(beside.ours, name) == getattr(beside.ale, name)
+    for name in ("num_envs", "batch_size", "autoreset_mode", "metadata", "render_mode"):
+        assert getattr(beside.ours, name) == getattr(beside.ale, name)
+
+
+# --- Fewer at a time. ---
+
+
+def streams(env, n_steps, seed):
+    """Plays with a batch size; returns what each environment saw, action by action."""
+    seen = {i: [] for i in range(env.num_envs)}
+    observations, infos = env.reset(seed=seed)
+    nothing = np.zeros(len(observations), np.int32)
+    results = (observations, nothing, nothing, nothing, infos)
+    while min(map(len, seen.values())) < n_steps:
+        actions = []
+        for k, i in enumerate(results[4]["env_id"]):
+            final = results[4].get("final_obs", results[0])[k]
+            row = [x[k].copy() for x in results[:4]]
+            row += [results[4][key][k] for key in ("lives", "frame_number")]
+            seen[int(i)].append([*row, final.copy() if row[2] or row[3] else 0])
+            actions.append((7 * i + 5 * len(seen[int(i)])) % env.single_action_space.n)
+        results = env.step(np.array(actions))
+    return seen
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_environments_in_the_order_in_which_they_finish_play_as_all_together(mode):
+    options = {"max_num_frames_per_episode": 41, "autoreset_mode": mode}
+    together = streams(AtariVectorEnv("pong", 5, **options), 40, seed=1)
+    env = AtariVectorEnv("pong", 5, batch_size=2, num_threads=2, **options)
+    assert env.observation_space.shape == (2, 4, 84, 84)
+    assert env.action_space.shape == (2,)
+    apart = streams(env, 40, seed=1)
+    n_compared = 0
+    for i in range(5):
+        for one, other in zip(together[i], apart[i], strict=False):
+            n_compared += 1
+            same = [np.array_equal(x, y) for x, y in zip(one, other, strict=True)]
+            assert all(same), (i, n_compared)
+    assert n_compared > 5 * 20
+
+
+def test_a_reset_forgets_what_is_under_way():
+    env = AtariVectorEnv("pong", 4, batch_size=2)
+    first, infos = env.reset(seed=3)
+    env.send(np.array([0, 1]))
+    again, infos_again = env.reset(seed=3)
+    rows = {int(i): row for i, row in zip(infos["env_id"], first, strict=True)}
+    for i, row in zip(infos_again["env_id"], again, strict=True):
+        assert np.array_equal(rows.get(int(i), row), row)
+    assert (infos_again["episode_frame_number"] <= 30).all()
+
+
+# --- What Gymnasium makes of it. ---
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_is_registered(game):
+    name = game.title().replace("_", "")
+    ours, ale = (gymnasium.spec(f"{space}/{name}-v5") for space in ("rlbatch", "ALE"))
+    assert ours.kwargs == ale.kwargs
+
+
+def test_make_vec_makes_one():
+    env = gymnasium.make_vec("rlbatch/Breakout-v5", num_envs=64)
+    assert isinstance(env, AtariVectorEnv)
+    observations, infos = env.reset(seed=0)
+    assert observations.shape == (64, 4, 84, 84)
+    env.action_space.seed(0)
+    observations, rewards, terminations, truncations, infos = env.step(env.action_space.sample())
+    assert env.observation_space.contains(observations)
+    assert {len(x) for x in (rewards, terminations, truncations, infos["lives"])} == {64}
+    assert env.spec.id == "rlbatch/Breakout-v5"
+    env.close()
+
+
+def test_wrappers_and_gym_env_take_it():
+    env = gymnasium.make_vec("rlbatch/Pong-v5", num_envs=2, max_num_frames_per_episode=41)
+    env = RecordEpisodeStatistics(env)
+    env.reset(seed=0)
+    lengths = []
+    for _ in range(24):
+        *_, infos = env.step(np.zeros(2, np.int64))
+        lengths += list(infos["episode"]["l"]) if "episode" in infos else []
+    assert 11 in lengths
+    for mode in AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP:
+        env = AtariVectorEnv("pong", 2, autoreset_mode=mode, max_num_frames_per_episode=90)
+        assert check_env(GymEnvInf(env, seed=0), 80).n_truncated > 0
+
+
+# --- Mistakes. ---
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"game": "no_such_game"}, ValueError, "game: expected one of the 104"),
+        ({"game": "combat"}, ValueError, "single player"),
+        ({"num_envs": 0}, ValueError, "num_envs: expected an integer from 1"),
+        ({"batch_size": 3}, ValueError, "batch_size: expected an integer from 0 to 2, got 3"),
+        ({"frameskip": 0}, ValueError, "frameskip: .* got 0"),
+        ({"frameskip": 2.0}, TypeError, "frameskip: expected an integer, got 2.0"),
+        ({"stack_num": 0}, ValueError, "stack_num"),
+        ({"noop_max": -1}, ValueError, "noop_max"),
+        ({"img_height": 211}, ValueError, "img_height: expected at most 210, .* breakout, got 211"),
+        ({"img_width": 161}, ValueError, "img_width: expected at most 160, got 161"),
+        ({"repeat_action_probability": 1.5}, ValueError, "from 0 to 1, got 1.5"),
+        ({"max_num_frames_per_episode": 0}, ValueError, "max_num_frames_per_episode"),
+        ({"autoreset_mode": "Disabled"}, ValueError, "autoreset_mode: expected one of"),
+        ({"episodic_life": 1}, TypeError, "episodic_life: expected a bool, got 1"),
+        ({"game": "skiing", "continuous": True}, ValueError, "continuous: .* got skiing"),
+    ],
+)
+def test_rejects_what_makes_no_sense(options, error, message):
+    with pytest.raises(error, match=message):
+        AtariVectorEnv(**{"game": "breakout", "num_envs": 2, **options})
+
+
+@pytest.mark.parametrize(
+    ("actions", "error", "message"),
+    [
+        ([0, 0], TypeError, "actions: expected an array of int32 or int64"),
+        (np.zeros(2, np.float32), TypeError, "got float32"),
+        (np.zeros(3, np.int64), ValueError, r"expected shape \(2,\), got \(3,\)"),
+        (np.array([0, 4]), ValueError, "expected numbers from 0 to 3"),
+        (np.array([-1, 0]), ValueError, "expected numbers from 0 to 3"),
+    ],
+)
+def test_rejects_actions_that_do_not_fit(actions, error, message):
+    env = AtariVectorEnv("breakout", 2)
+    env.reset(seed=0)
+    with pytest.raises(error, match=message):
+        env.step(actions)
+    env.step(np.array([0, 1], np.int32))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"seed": "1"}, TypeError, "seed: expected an int"),
+        ({"seed": np.array([1.5, 2.0])}, TypeError, "expected integers"),
+        ({"seed": np.array([1, 2, 3])}, ValueError, "one per environment"),
+        ({"seed": 2**31}, ValueError, "32-bit"),
+        ({"options": {"reset_mask": [True, False]}}, TypeError, "boolean numpy array"),
+        ({"options": {"reset_mask": np.array([True])}}, ValueError, r"shape \(2,\)"),
+    ],
+)
+def test_rejects_resets_that_make_no_sense(arguments, error, message):
+    env = AtariVectorEnv("breakout", 2)
+    env.reset()
+    with pytest.raises(error, match=message):
+        env.reset(**arguments)
+
+
+def test_calls_out_of_order_are_refused():
+    env, mask = AtariVectorEnv("breakout", 2), np.array([True, False])
+    with pytest.raises(CallOrderError, match="send: expected a reset"):
+        env.step(np.array([0, 0]))
+    with pytest.raises(CallOrderError, match="recv: expected 2 jobs under way, got 0"):
+        env.recv()
+    with pytest.raises(CallOrderError, match="reset_mask: expected a reset of all"):
+        env.reset(options={"reset_mask": mask})
+    env.reset()
+    env.send(np.array([0, 0]))
+    with pytest.raises(CallOrderError, match="send: expected a recv"):
+        env.send(np.array([0, 0]))
+    env.recv()
+    env.close()
+    with pytest.raises(CallOrderError, match="closed"):
+        env.step(np.array([0, 0]))
+    with pytest.raises(ValueError, match="batch_size == num_envs"):
+        AtariVectorEnv("breakout", 2, batch_size=1).reset(options={"reset_mask": mask})
+    with pytest.raises(NotImplementedError, match="JAX"):
+        AtariVectorEnv("breakout", 1).xla()
+
+
+def test_what_was_returned_is_left_alone():
+    env = AtariVectorEnv("breakout", 2, autoreset_mode="SameStep", max_num_frames_per_episode=9)
+    env.reset(seed=0)
+    kept = []
+    for _ in range(7):
+        *arrays, infos = env.step(np.array([1, 2]))
+        arrays += list(infos.values())
+        kept.append((arrays, [array.copy() for array in arrays]))
+    for arrays, copies in kept:
+        assert all(np.array_equal(one, other) for one, other in zip(arrays, copies, strict=True))
