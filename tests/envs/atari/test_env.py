@@ -1,0 +1,455 @@
+"""`AtariEnv`: the contract, its numbers beside `AtariVectorEnv` and `Console`, states, mistakes."""
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlbatch import DictTensor, RL_Agent, RL_Batcher
+from rlbatch.envs import DeviceEnv, check_env
+from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv, Console, find_game
+from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
+from rlbatch.seeding import Seed, env_seeds
+
+pytest.importorskip("ale_py")
+
+N_MOST_BYTES = 128 * 1024  # Per environment, observations of the default options included.
+
+
+def actions_of(env, generator):
+    return DictTensor(
+        {"action": torch.from_numpy(generator.integers(0, env.action_space.n, env.n_envs()))}
+    )
+
+
+def play(env, n_steps, seed=0):
+    """Plays at random; returns both observations of every step."""
+    generator = np.random.default_rng(seed)
+    for _ in range(n_steps):
+        (after, _), (following, _) = env.step(actions_of(env, generator))
+        yield after, following
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for key in expected.keys():
+        assert found[key].dtype == expected[key].dtype, key
+        assert torch.equal(found[key], expected[key]), key
+
+
+# --- The contract. ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"max_num_frames_per_episode": 50},
+        {"episodic_life": True},
+        {"obs_type": "ram"},
+        {"obs_type": "rgb", "stack_num": 2},
+        {"decorrelate_steps": 30, "max_num_frames_per_episode": 300},
+        {"frameskip": 1, "stack_num": 1, "maxpool": False, "max_num_frames_per_episode": 60},
+    ],
+)
+def test_keeps_the_contract(options):
+    options = {"img_height": 20, "img_width": 16, **options}
+    env = AtariEnv("breakout", 2, seed=1, reward_clipping=False, **options)
+    report = check_env(env, 200)
+    assert report.n_terminated + report.n_truncated > 0
+
+
+def test_has_the_spaces_and_keys_of_one_environment():
+    env = AtariEnv("pong", 2, seed=0)
+    assert env.action_space == spaces.Discrete(6)
+    assert env.observation_space == spaces.Box(0, 255, (4, 84, 84), np.uint8)
+    first, running = env.reset()
+    assert running.tolist() == [0, 1]
+    dtypes = {key: tensor.dtype for key, tensor in first.items()}
+    assert dtypes == {
+        "frame": torch.uint8,
+        **dict.fromkeys(("reward", "reward_raw", "episode_return"), torch.float32),
+        **dict.fromkeys(("terminated", "truncated", "done", "initial_state"), torch.bool),
+        **dict.fromkeys(("last_action", "episode_length", "lives"), torch.int64),
+    }
+
+
+@pytest.mark.parametrize(
+    "name", ["ms_pacman", "MsPacman", "ALE/MsPacman-v5", "MsPacmanNoFrameskip-v4"]
+)
+def test_takes_every_form_of_a_name(name):
+    first, _ = AtariEnv(name, 1, seed=[4]).reset()
+    assert torch.equal(first["frame"], AtariEnv("ms_pacman", 1, seed=[4]).reset()[0]["frame"])
+
+
+# --- The numbers. ---
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"max_num_frames_per_episode": 203},
+        {"episodic_life": True, "repeat_action_probability": 0.25},
+        {"max_num_frames_per_episode": 45, "grayscale": False},
+        {"reward_clipping": False, "img_height": 100, "max_num_frames_per_episode": 150},
+    ],
+)
+def test_equals_the_vector_environment(options):
+    seeds = np.array([3, 2, 50])
+    env = AtariEnv("breakout", 3, seed=seeds.tolist(), **options)
+    vector_env = AtariVectorEnv("breakout", 3, autoreset_mode="SameStep", **options)
+    first, _ = env.reset()
+    observations, infos = vector_env.reset(seed=seeds)
+    assert np.array_equal(first["frame"], observations)
+    assert first["lives"].tolist() == infos["lives"].tolist()
+    generator, n_ends = np.random.default_rng(0), 0
+    for _ in range(80):
+        action = actions_of(env, generator)
+        (after, _), (following, _) = env.step(action)
+        observations, rewards, terminations, truncations, infos = vector_env.step(
+            action["action"].numpy()
+        )
+        done = terminations | truncations
+        final = infos.get("final_obs", observations)
+        assert np.array_equal(following["frame"], observations)
+        assert np.array_equal(after["frame"][done], final[done])
+        assert np.array_equal(after["frame"][~done], observations[~done])
+        assert np.array_equal(after["reward"], rewards)
+        assert np.array_equal(after["terminated"], terminations)
+        assert np.array_equal(after["truncated"], truncations)
+        assert np.array_equal(following["lives"], infos["lives"])
+        assert np.array_equal(following["initial_state"], done)
+        n_ends += done.sum()
+    assert n_ends
+
+
+def test_rewards_are_clipped_beside_the_raw_ones_which_are_summed():
+    env, raw = AtariEnv("space_invaders", 2, seed=0), torch.zeros(2)
+    env.reset()
+    for after, following in play(env, 200):
+        raw += after["reward_raw"]
+        assert torch.equal(after["reward"], after["reward_raw"].sign())
+        assert torch.equal(after["episode_return"], raw)
+        raw[after["done"]] = 0
+        assert torch.equal(following["episode_return"], raw)
+    assert after["episode_return"].max() > after["reward"].max()
+
+
+def test_a_lost_life_that_is_only_told_does_not_end_the_count():
+    env = AtariEnv("breakout", 4, seed=1, life_loss_info=True)
+    first, _ = env.reset()
+    lives, n_lost, n_ended = first["lives"], 0, 0
+    for after, following in play(env, 200):
+        lost = after["lives"] < lives
+        assert torch.equal(after["done"], lost)
+        assert torch.equal(following["initial_state"], lost)
+        assert not following["done"].any()
+        goes_on = lost & (after["lives"] > 0)
+        for key in ("episode_return", "episode_length", "frame", "lives"):
+            assert torch.equal(following[key][goes_on], after[key][goes_on])
+        ended = lost & ~goes_on
+        assert (following["episode_length"][ended] == 0).all()
+        assert (following["lives"][ended] == 5).all()
+        n_lost, n_ended, lives = n_lost + lost.sum(), n_ended + ended.sum(), following["lives"]
+    assert n_lost > n_ended > 0
+
+
+@pytest.mark.parametrize("game", ["breakout", "space_invaders", "pacman", "hangman"])
+@pytest.mark.parametrize("last", [False, True])
+def test_mode_difficulty_ram_and_picture_equal_a_console(game, last):
+    found = find_game(game)
+    options = {"mode": found.modes[-1], "difficulty": found.difficulties[-1]} if last else {}
+    env = AtariEnv(
+        game, 1, seed=[7], noop_max=0, use_fire_reset=False, frameskip=1, stack_num=1, **options
+    )
+    console = Console()
+    console.setInt("random_seed", 7)
+    console.setFloat("repeat_action_probability", 0.0)
+    console.loadROM(game)
+    if last:
+        console.setMode(options["mode"])
+        console.setDifficulty(options["difficulty"])
+    env.reset()
+    console.reset_game()
+    generator = np.random.default_rng(0)
+    for _ in range(60):
+        action = actions_of(env, generator)
+        env.step(action)
+        console.act(found.minimal_actions[action["action"].item()])
+        assert np.array_equal(env.get_ram()[0], console.getRAM())
+        assert np.array_equal(env.render()[0], console.getScreenRGB())
+
+
+def test_the_ram_is_an_observation():
+    env = AtariEnv("pong", 3, seed=0, obs_type="ram")
+    seen = AtariEnv("pong", 3, seed=0)
+    assert env.observation_space.shape == (128,)
+    assert torch.equal(env.reset()[0]["frame"], env.get_ram())
+    seen.reset()
+    for (_, following), _ in zip(play(env, 30), play(seen, 30), strict=True):
+        assert torch.equal(following["frame"], env.get_ram())
+        assert torch.equal(following["frame"], seen.get_ram())
+    assert torch.equal(env.get_ram([2, 0]), following["frame"][[2, 0]])
+
+
+@pytest.mark.parametrize("limit", [30, None])
+def test_step_into_writes_what_step_returns(limit):
+    options = {"seed": 5, "max_num_frames_per_episode": limit, "life_loss_info": True}
+    one, other = (AtariEnv("breakout", 3, **options) for _ in range(2))
+    first, _ = one.reset()
+    other.reset()
+    generator = np.random.default_rng(0)
+    # Of which one lies in pieces, as a view of a larger array may.
+    pieces = {key: torch.empty(3, 2, *v.shape[1:], dtype=v.dtype) for key, v in first.items()}
+    after = {key: tensor[:, 1] for key, tensor in pieces.items()}
+    following = {key: torch.empty_like(tensor) for key, tensor in first.items()}
+    for _ in range(60):
+        action = actions_of(one, generator)
+        (expected, _), (expected_following, _) = one.step(action)
+        other.step_into(action, *({k: v.numpy() for k, v in x.items()} for x in (after, following)))
+        assert_equal(DictTensor(after), expected)
+        assert_equal(DictTensor(following), expected_following)
+
+
+# --- Several games, seeds, batchers. ---
+
+
+def test_several_games_play_in_one_batch_as_alone():
+    names = ["pong", "klax", "journey_escape"]
+    env = AtariEnv(games=names, n_envs=5, seed=[1, 2, 3, 4, 5], max_num_frames_per_episode=50)
+    assert env.action_space == spaces.Discrete(18)
+    alone = [
+        AtariEnv(
+            names[i % 3], 1, seed=[i + 1], full_action_space=True, max_num_frames_per_episode=50
+        )
+        for i in range(5)
+    ]
+    first, _ = env.reset()
+    for i, one in enumerate(alone):
+        assert torch.equal(first["frame"][i], one.reset()[0]["frame"][0])
+    generator = np.random.default_rng(0)
+    for _ in range(30):
+        action = actions_of(env, generator)
+        _, (following, _) = env.step(action)
+        for i, one in enumerate(alone):
+            _, (expected, _) = one.step(action.slice(i))
+            assert_equal(following.slice(i), expected)
+    assert env.render([0, 3]).shape == (2, 210, 160, 3)
+    with pytest.raises(ValueError, match=r"screens of one height, got \[210, 250\]"):
+        env.render([0, 1])
+
+
+def test_seeds_decide_and_differ():
+    def frames(seed, n_envs=3):
+        env = AtariEnv("pong", n_envs, seed=seed, obs_type="ram", repeat_action_probability=0.25)
+        env.reset()
+        *_, (after, _) = play(env, 30)
+        return after["frame"]
+
+    assert torch.equal(frames(0), frames(0))
+    assert not torch.equal(frames(0), frames(1))
+    assert not torch.equal(frames(0)[0], frames(0)[1])
+    assert not torch.equal(frames(None), frames(None))
+    assert torch.equal(frames(0), frames(env_seeds(0, 3)))
+    process = AtariEnv("pong", 2, seed=Seed(9, 0, 1))
+    whole = AtariEnv("pong", 4, seed=0)
+    assert torch.equal(process.reset()[0]["frame"], whole.reset()[0]["frame"][2:])
+
+
+def test_the_random_streams_go_on_after_a_reset():
+    env = AtariEnv("pong", 4, seed=0, obs_type="ram")
+    starts = [env.reset()[0]["frame"] for _ in range(3)]
+    assert not torch.equal(starts[0], starts[1])
+    assert not torch.equal(starts[1], starts[2])
+
+
+def test_decorrelated_environments_begin_apart():
+    def start(n_steps, n_envs=6, seed=3):
+        env = AtariEnv("breakout", n_envs, seed=seed, decorrelate_steps=n_steps, noop_max=0)
+        return env.reset()[0]
+
+    assert (start(0)["frame"] == start(0)["frame"][:1]).all()
+    apart = start(40)
+    assert len(apart["frame"].flatten(1).unique(dim=0)) == 6
+    assert torch.equal(apart["frame"], start(40)["frame"])
+    assert torch.equal(apart["frame"][:2], start(40, n_envs=2)["frame"])
+    assert apart["initial_state"].all()
+    assert not apart["episode_length"].any()
+
+
+class Wanderer(RL_Agent):
+    """Acts on what it sees, so that one wrong byte leads elsewhere."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        action = observation["frame"].long().sum((1, 2, 3)) % 6
+        return DictTensor({"action": action}), DictTensor()
+
+
+def create_env(n_envs, seed):
+    return AtariEnv("pong", n_envs, seed=seed, num_threads=1, max_num_frames_per_episode=70)
+
+
+@pytest.mark.parametrize("n_processes", [0, 2])
+def test_a_batcher_stores_bytes(n_processes):
+    reference = AtariEnv("pong", 4, seed=11, num_threads=1, max_num_frames_per_episode=70)
+    env_args = {"n_envs": 4 // max(n_processes, 1)}
+    with RL_Batcher(
+        10, Wanderer, {}, create_env, env_args, n_processes=n_processes, seeds=11
+    ) as batcher:
+        batcher.reset()
+        observation, _ = reference.reset()
+        n_ends = 0
+        for _ in range(3):
+            batcher.execute()
+            steps = batcher.get()[0].trajectories
+            assert steps["observation/frame"].dtype == torch.uint8
+            assert steps["_observation/frame"].dtype == torch.uint8
+            for t in range(10):
+                action, _ = Wanderer()(None, observation, None)
+                (after, _), (following, _) = reference.step(action)
+                for key in observation.keys():
+                    assert torch.equal(steps[f"observation/{key}"][:, t], observation[key])
+                    assert torch.equal(steps[f"_observation/{key}"][:, t], after[key])
+                observation = following
+                n_ends += after["done"].sum()
+    assert n_ends
+
+
+# --- States. ---
+
+
+def check_restores(game, n_steps, **options):
+    env = AtariEnv(game, 2, seed=0, repeat_action_probability=0.25, num_threads=1, **options)
+    env.reset()
+    list(play(env, 20))
+    states, now = env.get_state(), env.observe()
+    once = list(play(env, n_steps, seed=1))
+    env.set_state(None, states)
+    assert_equal(env.observe(), now)
+    for (after, following), (expected, expected_following) in zip(
+        play(env, n_steps, seed=1), once, strict=True
+    ):
+        assert_equal(after, expected)
+        assert_equal(following, expected_following)
+    env.close()
+    return sum(int(after["done"].sum()) for after, _ in once)
+
+
+def test_what_is_restored_plays_on_as_before():
+    assert check_restores("breakout", 300, max_num_frames_per_episode=400)
+
+
+@pytest.mark.parametrize("options", [{"obs_type": "ram"}, {"obs_type": "rgb"}])
+def test_all_kinds_of_observations_are_restored(options):
+    assert check_restores("tic_tac_toe_3d", 40, max_num_frames_per_episode=90, **options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_plays_on_as_before(game):
+    check_restores(game, 1000, obs_type="ram")
+    check_restores(game, 150, max_num_frames_per_episode=300, stack_num=2)
+
+
+def test_one_state_branches_into_many():
+    env = AtariEnv("breakout", 4, seed=0)
+    env.reset()
+    list(play(env, 15))
+    env.set_state([0, 1, 2, 3], env.get_state([2]).repeat(4, 1))
+    frames = env.observe()["frame"]
+    assert (frames == frames[:1]).all()
+    env.step(DictTensor({"action": torch.tensor([0, 1, 2, 3])}))
+    assert len(env.get_ram().unique(dim=0)) > 1
+
+
+def test_states_of_other_environments_and_damaged_ones_are_refused():
+    env = AtariEnv(games=["pong", "breakout"], n_envs=2, seed=0)
+    env.reset()
+    states = env.get_state()
+    with pytest.raises(ValueError, match="states: expected one of pong with the options"):
+        env.set_state([0], states[1:])
+    with pytest.raises(ShapeError, match="states: expected"):
+        env.set_state([0], states[:1, 1:])
+    with pytest.raises(ShapeError, match="states: expected"):
+        env.set_state([0], states[:1].long())
+    damaged = states.clone()
+    damaged[0, 100] ^= 1
+    with pytest.raises(ValueError, match="got one that was changed"):
+        env.set_state(None, damaged)
+    other = AtariEnv(games=["pong", "breakout"], n_envs=2, seed=0, noop_max=3)
+    other.reset()
+    with pytest.raises(ValueError, match="other options"):
+        other.set_state(None, states)
+    env.set_state(None, states)
+
+
+# --- Memory, devices, mistakes. ---
+
+
+@pytest.mark.parametrize("game", ["breakout", "pitfall2", "pacman", "klax"])
+def test_an_environment_takes_at_most_128_kib(game):
+    env = AtariEnv(game, 3, seed=0)
+    env.reset()
+    most = max(env.bytes_per_env() for _ in play(env, 60))
+    height = find_game(game).height
+    assert 2 * height * 160 + 4 * 84 * 84 < most <= N_MOST_BYTES
+
+
+def test_other_devices_are_refused_and_reached_by_device_env():
+    with pytest.raises(NotImplementedError, match="expected cpu, got meta; .* DeviceEnv"):
+        AtariEnv("pong", 1, device="meta")
+    env = DeviceEnv(AtariEnv("pong", 2, seed=0), "cpu", "meta")
+    assert env.reset()[0]["frame"].device.type == "meta"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"game": "no_such_game"}, ValueError, "game: expected one of the 104"),
+        ({"game": None}, ValueError, "game: expected either game or games"),
+        ({"games": ["pong"]}, ValueError, "game: expected either game or games"),
+        ({"game": None, "games": []}, ValueError, "games: expected a list"),
+        ({"game": None, "games": ["pong"] * 3}, ValueError, "games: expected at most n_envs = 2"),
+        ({"game": ["pong"]}, TypeError, "several are `games`"),
+        ({"n_envs": 0}, ValueError, "n_envs: expected an integer from 1"),
+        ({"frame_skip": 4}, TypeError, "options: expected some of .*, got frame_skip"),
+        ({"obs_type": "grey"}, ValueError, "obs_type: expected one of"),
+        ({"mode": 7}, ValueError, r"mode: expected one of pong's \(0, 1\), got 7"),
+        ({"difficulty": 9}, ValueError, "difficulty: expected one of pong's"),
+        ({"decorrelate_steps": -1}, ValueError, "decorrelate_steps"),
+        ({"num_threads": -1}, ValueError, "num_threads"),
+        ({"seed": [1, 2, 3]}, ValueError, "seed: expected 2 seeds"),
+        ({"seed": [1, 2**32]}, ValueError, r"seed: expected seeds from 0 to 2\*\*32 - 1"),
+        ({"max_num_frames_per_episode": 0}, ValueError, "max_num_frames_per_episode"),
+    ],
+)
+def test_rejects_what_makes_no_sense(arguments, error, message):
+    with pytest.raises(error, match=message):
+        AtariEnv(**{"game": "pong", "n_envs": 2, **arguments})
+
+
+def test_refuses_what_it_can_not_do():
+    env = AtariEnv("pong", 2, seed=0)
+    action = DictTensor({"action": torch.tensor([0, 0])})
+    for call in (lambda: env.step(action), env.observe, env.get_state):
+        with pytest.raises(CallOrderError, match="expected a reset before, got none"):
+            call()
+    with pytest.raises(ValueError, match=r"env_info: expected none for AtariEnv, got \['x'\]"):
+        env.reset(DictTensor({"x": torch.zeros(2)}))
+    env.reset(DictTensor())
+    for wrong, error, message in (
+        (torch.tensor([0, 6]), ValueError, "expected numbers from 0 to 5"),
+        (torch.tensor([0]), ShapeError, r"expected shape \(2,\), got \(1,\)"),
+        (torch.zeros(2), DtypeMismatchError, "expected integers, got torch.float32"),
+        (torch.zeros(2, dtype=torch.long, device="meta"), DeviceMismatchError, "action"),
+    ):
+        with pytest.raises(error, match=message):
+            env.step(DictTensor({"action": wrong}))
+    with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
+        env.render([2])
+    with pytest.raises(ValueError, match="got ram, which draws nothing"):
+        AtariEnv("pong", 1, obs_type="ram").render()
+    env.close()
+    env.close()
+    with pytest.raises(CallOrderError, match="expected an open environment, got a closed one"):
+        env.step(action)
