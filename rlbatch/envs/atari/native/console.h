@@ -4,6 +4,13 @@
 #include "m6502.h"
 #include "platform.h"
 #include "state.h"
+#if defined(RLB_TRANSLATES)
+#include "translator.h"
+#else
+namespace rlbatch::atari {
+class Translator;
+}
+#endif
 
 namespace rlbatch::atari {
 
@@ -29,6 +36,7 @@ struct Console {
   u8* screens;  // [2][height * 160]; null where no frame is ever looked at.
   u32* log;     // [kLogSize]
   f32 repeat_probability;
+  Translator* translator = nullptr;  // Of this cartridge; without one the program is interpreted.
 
   RLB_FN Cart cart() const { return static_cast<Cart>(config.cart); }
   RLB_FN Rule rule_of() const { return static_cast<Rule>(config.rule); }
@@ -228,6 +236,9 @@ struct Console {
   RLB_FN u8 peek(u32 address) { return read_any_cart(cart(), s.cart, rom, address, 0); }
 
   RLB_FN void run_instructions(Run& run) {
+#if defined(RLB_TRANSLATES)
+    if (translator) return translator->run(run, kMaxInstructions);
+#endif
     switch (cart()) {
       case Cart::k2K: return run_cpu<Cart::k4K>(run, kMaxInstructions);  // It is there twice.
       case Cart::k4K: return run_cpu<Cart::k4K>(run, kMaxInstructions);

@@ -29,8 +29,11 @@ struct HostConsole {
   s32 reward_min = INT32_MIN, reward_max = INT32_MAX;
   s32 lives_at_load = 0;
 
+  std::unique_ptr<Translator> translator;
+
   Console console() {
-    return {config, rom.data(), state, generators, screens.data(), log.data(), repeat_probability};
+    return {config,      rom.data(),         state,           generators, screens.data(),
+            log.data(), repeat_probability, translator.get()};
   }
 
   bool is_truncated() {
@@ -86,6 +89,7 @@ RLB_API void* rlb_console_new(const u8* rom, const Config* config) {
   if (!c) return nullptr;
   c->config = *config;
   c->rom = prepared(rom, config->rom_size, static_cast<Cart>(config->cart));
+  c->translator = translator_of(static_cast<Cart>(config->cart), c->rom.data());
   return c;
 }
 

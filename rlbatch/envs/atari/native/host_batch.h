@@ -2,8 +2,10 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -48,6 +50,17 @@ struct Outputs {
   s32 has_all_after;
 };
 
+// Null where programs cannot be translated, or must not: RLBATCH_ATARI_TRANSLATE=0.
+inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom) {
+#if defined(RLB_TRANSLATES)
+  const char* wish = std::getenv("RLBATCH_ATARI_TRANSLATE");
+  if (wish && wish[0] == '0') return nullptr;
+  auto translator = std::make_unique<Translator>(cart, rom);
+  if (translator->works()) return translator;
+#endif
+  return nullptr;
+}
+
 struct HostBatch {
   struct Slot {
     State state{};
@@ -62,6 +75,7 @@ struct HostBatch {
   struct Scratch {
     std::vector<u32> log = std::vector<u32>(kLogSize);
     std::vector<u8> image, kept;
+    std::vector<std::unique_ptr<Translator>> translators;  // Of every game.
   };
 
   Options options{};
@@ -141,6 +155,10 @@ struct HostBatch {
     Scratch scratch;
     scratch.image.resize(3 * kMaxHeight * kWidth);
     scratch.kept.resize(3 * kMaxHeight * kWidth);
+    for (size_t g = 0; g < games.size(); ++g) {
+      scratch.translators.push_back(
+          translator_of(static_cast<Cart>(games[g].config.cart), roms[g].data()));
+    }
     for (;;) {
       std::pair<Job, Outputs> next;
       {
@@ -159,18 +177,18 @@ struct HostBatch {
     }
   }
 
-  Console console(Slot& slot, u32* log) {
+  Console console(Slot& slot, u32* log, Translator* translator = nullptr) {
     const size_t game = static_cast<size_t>(slot.game);
     u8* screens = slot.screens.empty() ? nullptr : slot.screens.data();
     return {games[game].config, roms[game].data(), slot.state, slot.generators,
-            screens,            log,               options.repeat_probability};
+            screens,            log,               options.repeat_probability, translator};
   }
 
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
     Slot& slot = slots[static_cast<size_t>(job.env)];
     const size_t game = static_cast<size_t>(slot.game);
     Environment env{games[game],  options,
-                    resizes[game], console(slot, scratch.log.data()),
+                    resizes[game], console(slot, scratch.log.data(), scratch.translators[game].get()),
                     slot.episode, slot.noops,
                     slot.ring.data(), scratch.image.data(),
                     scratch.kept.data()};

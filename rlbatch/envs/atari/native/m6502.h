@@ -633,13 +633,18 @@ RLB_HOT void disconnect(Run& run, const Bus<kKind>& bus) {
   run.last_access = bus.last_access;
 }
 
-// One instruction where the program is not plain ROM; for all cartridges, because it is rare.
-RLB_COLD RLB_FN s32 execute_anywhere(Run& run, s32 left) {
-  Bus<Cart::kAny> bus = connect<Cart::kAny>(run, left);
-  Registers r = unpacked(run.state->cpu);
+// One instruction, wherever the program is; for all cartridges, because it is rare.
+RLB_COLD RLB_FN void execute_slowly(Bus<Cart::kAny>& bus, Registers& r) {
   const u32 opcode = bus.read(r.pc);
   r.pc = (r.pc + 1) & 0xffff;
   execute<false>(bus, r, opcode);
+}
+
+// The same, where the program is not plain ROM.
+RLB_COLD RLB_FN s32 execute_anywhere(Run& run, s32 left) {
+  Bus<Cart::kAny> bus = connect<Cart::kAny>(run, left);
+  Registers r = unpacked(run.state->cpu);
+  execute_slowly(bus, r);
   pack(run.state->cpu, r);
   disconnect(run, bus);
   return bus.left;

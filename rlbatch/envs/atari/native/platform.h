@@ -20,6 +20,11 @@
 #define RLB_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #endif
 
+// Where programs can be translated to the processor's code.
+#if !defined(__CUDACC__) && defined(__x86_64__) && defined(__unix__)
+#define RLB_TRANSLATES
+#endif
+
 namespace rlbatch::atari {
 
 using u8 = unsigned char;
