@@ -62,6 +62,29 @@ inline u32 read_slowly(Machine* m, u32 address, u32 latch) {
 
 inline void write_slowly(Machine* m, u32 address, u32 value) { SlowBus(*m).bus.write(address, value); }
 
+// What the stack gives up, wherever it is.
+inline u32 pull_slowly(Machine* m, u32 opcode) {
+  SlowBus slow(*m);
+  slow.bus.latch = opcode;
+  slow.bus.read_zero_page(m->sp);
+  m->sp = (m->sp + 1) & 0xff;
+  return slow.bus.read_zero_page(m->sp);
+}
+
+inline u32 flags_of(Machine* m) {
+  return Registers{0, 0, 0, 0, 0, m->nz, m->c, m->v, m->d, m->i}.flags();
+}
+
+inline void set_flags(Machine* m, u32 flags) {
+  Registers r{};
+  r.set_flags(flags);
+  m->nz = r.nz;
+  m->c = r.c;
+  m->v = r.v;
+  m->d = r.d;
+  m->i = r.i;
+}
+
 inline s32 next_line(Machine* m, s32 cycles) {
   const s32 past = (cycles - m->line_phase) % 76;
   return past ? cycles + 76 - past : cycles;
@@ -415,28 +438,37 @@ class Translator {
 
   // --- Accesses. An address that is not known is in rcx; values are in rax. ---
 
-  enum Mode { kImmediate, kZp, kZpX, kZpY, kAbs, kAbsX, kAbsY, kIndY };
+  enum Mode { kImmediate, kZp, kZpX, kZpY, kAbs, kAbsX, kAbsY, kIndY, kXInd };
 
   static u32 length(Mode mode) { return mode >= kAbs && mode <= kAbsY ? 3 : 2; }
 
   // The time of the instruction's accesses.
   void put_time(Reg to) { as.address(to, kCycles, cycles + cost); }
 
-  void read_slow(u32 address, u32 latch) {
+  // Readies a call that looks at the time.
+  void put_machine() {
     put_time(rax);
     as.store(Operand{kM, offsetof(Machine, cycles)}, rax);
     as.move_pointer(rdi, kM);
-    as.move(rsi, address);
+  }
+
+  void read_slow(u32 address, u32 latch) {
+    as.move(rcx, address);
+    read_slow_dynamic(latch);
+  }
+
+  void read_slow_dynamic(u32 latch) {
+    put_machine();
+    as.move(rsi, rcx);
     as.move(rdx, latch);
     call(read_slowly);
   }
 
-  // rcx = (operand + index) & 0xff; leaves unless that is in the RAM.
-  void zero_page_address(u32 operand, Reg index, bool must_be_ram = true) {
+  // rcx = (operand + index) & 0xff, with the sign of its bit 7.
+  void zero_page_address(u32 operand, Reg index) {
     as.address(rcx, index, static_cast<s32>(operand));
     as.low_byte(rcx, rcx);
     as.test_byte(rcx);
-    if (must_be_ram) leave_if(kNoSign, kInterpret);
   }
 
   // rcx becomes what to add to kRam; leaves unless the address is in the RAM.
@@ -522,14 +554,25 @@ class Translator {
           read_slow(low, low);
         }
         return true;
-      case kZpX: case kZpY:
-        zero_page_address(low, index_of(mode));
-        as.load_byte(rax, Operand{kRam, 0, rcx});
-        return true;
+      case kZpX: case kZpY: read_zero_page_indexed(low, index_of(mode)); return true;
       case kAbs: read_absolute(address); return true;
       case kAbsX: case kAbsY: read_indexed(address, index_of(mode)); return true;
+      case kXInd:
+        x_indirect_address(low);
+        read_dynamic();
+        return true;
       default: return read_indirect(low);
     }
+  }
+
+  void read_zero_page_indexed(u32 operand, Reg index) {
+    zero_page_address(operand, index);
+    u8* is_in_ram = as.jump_later(kSign);
+    read_slow_dynamic(operand);
+    u8* is_done = as.jump_later();
+    Assembler::aim(is_in_ram, as.at);
+    as.load_byte(rax, Operand{kRam, 0, rcx});
+    Assembler::aim(is_done, as.at);
   }
 
   void read_absolute(u32 address) {
@@ -546,11 +589,21 @@ class Translator {
     if ((address & 0x1000) && (address & 0xfff) >= end_of_constants()) is_last = true;
   }
 
+  // Whether what an index leads to is special, but does not switch banks: the TIA, or the beginning
+  // of a cartridge that has more than ROM there.
+  bool is_tame(u32 base) const {
+    return is_tia(base) || ((base & 0x1000) && (base & 0xfff) < first_constant());
+  }
+
   void read_indexed(u32 base, Reg index) {
     const u32 last = base + 255;
     if (last <= 0xffff && is_constant(base) && is_constant(last) && (base ^ last) < 0x1000 &&
         (kind != Cart::kE0 || place_of(last) == place_of(base) + 255)) {
       as.load_byte(rax, Operand{kRom, static_cast<s32>(place_of(base)), index});
+    } else if (is_tame(base)) {
+      indexed_address(base, index);
+      add_crossing(base, index);
+      return read_slow_dynamic(base >> 8);
     } else {
       indexed_address(base, index);
       read_dynamic();
@@ -572,6 +625,16 @@ class Translator {
     return true;
   }
 
+  // rcx = the pointer at (operand + X) & 0xff, which must be in the RAM.
+  void x_indirect_address(u32 operand) {
+    as.address(rcx, kX, static_cast<s32>(operand));
+    as.low_byte(rcx, rcx);
+    as.address(rdx, rcx, -0x80);
+    as.apply(kCmp, rdx, 0x7fu);
+    leave_if(kAboveOrEqual, kInterpret);
+    as.load_word(rcx, Operand{kRam, 0, rcx});
+  }
+
   bool read_indirect(u32 at) {
     if (!indirect_address(at, true)) return false;
     read_dynamic();
@@ -587,11 +650,12 @@ class Translator {
       case kAbs: write_absolute(address, value); return true;
       case kAbsX: case kAbsY:
         indexed_address(address, index_of(mode));
-        if (is_tia(address)) {
+        if (is_tame(address)) {
           write_slow_dynamic(value);
           return true;
         }
         break;
+      case kXInd: x_indirect_address(low); break;
       default:
         if (!indirect_address(low, false)) return false;
     }
@@ -606,11 +670,7 @@ class Translator {
   }
 
   void write_zero_page_indexed(u32 operand, Reg index, Reg value) {
-    if (operand & 0x80) {
-      zero_page_address(operand, index);
-      return as.store_byte(Operand{kRam, 0, rcx}, value);
-    }
-    zero_page_address(operand, index, false);
+    zero_page_address(operand, index);
     u8* is_in_ram = as.jump_later(kSign);
     write_slow_dynamic(value);
     u8* is_done = as.jump_later();
@@ -631,9 +691,7 @@ class Translator {
 
   // To the address in rcx. The write may end the frame, and move the clock.
   void write_slow_dynamic(Reg value) {
-    put_time(rax);
-    as.store(Operand{kM, offsetof(Machine, cycles)}, rax);
-    as.move_pointer(rdi, kM);
+    put_machine();
     as.move(rsi, rcx);
     as.move(rdx, value);
     call(write_slowly);
@@ -721,19 +779,18 @@ class Translator {
   }
 
   static s32 cost_of_read(Mode mode) {
-    constexpr s32 kCost[8] = {2, 3, 4, 4, 4, 4, 4, 5};
+    constexpr s32 kCost[9] = {2, 3, 4, 4, 4, 4, 4, 5, 6};
     return kCost[mode];
   }
   static s32 cost_of_write(Mode mode) {
-    constexpr s32 kCost[8] = {0, 3, 4, 4, 4, 5, 5, 6};
+    constexpr s32 kCost[9] = {0, 3, 4, 4, 4, 5, 5, 6, 6};
     return kCost[mode];
   }
 
   // ORA AND EOR ADC STA LDA CMP SBC.
   bool translate_accumulator(const u8* p) {
-    constexpr Mode kModes[8] = {kIndY, kZp, kImmediate, kAbs, kIndY, kZpX, kAbsY, kAbsX};
+    constexpr Mode kModes[8] = {kXInd, kZp, kImmediate, kAbs, kIndY, kZpX, kAbsY, kAbsX};
     const u32 operation = p[0] >> 5, form = p[0] >> 2 & 7;
-    if (form == 0) return false;  // (zp,X)
     const Mode mode = kModes[form];
     if (operation == 4) {
       if (mode == kImmediate) return false;
@@ -872,6 +929,7 @@ class Translator {
       case 5:
         takes(6, 2);
         zero_page_address(low, kX);
+        leave_if(kNoSign, kInterpret);
         break;
       case 7:
         takes(7, 3);
@@ -930,6 +988,9 @@ class Translator {
       case 0xa8: transfer(kY, kA); return true;
       case 0x20: return jump_to_subroutine(p);
       case 0x60: return_from_subroutine(); return true;
+      case 0x6c: return jump_indirect(p);
+      case 0x08: push_flags(); return true;
+      case 0x28: pull_flags(); return true;
       case 0x48: push_accumulator(); return true;
       case 0x68: pull_accumulator(); return true;
       case 0x4c: {
@@ -1040,8 +1101,15 @@ class Translator {
     as.apply(kAdd, kSp, 2u);
     as.apply(kAdd, rsi, 1u);
     as.low_word(rsi, rsi);
+    cycles += 6;
+    ++instructions;
+    go_dynamically();
+  }
+
+  // To the address in rsi, which is in the cartridge.
+  void go_dynamically() {
     as.store(kPc, rsi);
-    count(cycles + 6, instructions + 1);
+    count(cycles, instructions);
     if (kind != Cart::kE0 && kind != Cart::kFE) {
       const u32 bank = kind == Cart::k4K ? 0 : cart->bank * 4096u;
       as.move(rax, rsi);
@@ -1059,24 +1127,76 @@ class Translator {
     is_over = true;
   }
 
+  bool jump_indirect(const u8* p) {
+    const u32 at = p[1] | static_cast<u32>(p[2]) << 8;
+    if (!is_ram(at) || (at & 0x7f) == 0x7f) return false;
+    as.load_word(rsi, Operand{kRam, static_cast<s32>((at & 0x7f) | 0x80)});
+    as.test(rsi, 0x1000);
+    leave_if(kEqual, kInterpret);
+    cycles += 5;
+    ++instructions;
+    go_dynamically();
+    return true;
+  }
+
+  void push(Reg value) {
+    as.load(rcx, kSp);
+    as.address(rax, rcx, -1);
+    as.low_byte(rax, rax);
+    as.store(kSp, rax);
+    as.test_byte(rcx);
+    u8* is_in_ram = as.jump_later(kSign);
+    write_slow_dynamic(value);
+    u8* is_done = as.jump_later();
+    Assembler::aim(is_in_ram, as.at);
+    as.store_byte(Operand{kRam, 0, rcx}, value);
+    Assembler::aim(is_done, as.at);
+  }
+
+  // rax = what is pulled.
+  void pull(u32 opcode) {
+    as.load(rcx, kSp);
+    as.address(rdx, rcx, -0x80);
+    as.apply(kCmp, rdx, 0x7fu);
+    u8* is_in_ram = as.jump_later(kBelow);
+    put_machine();
+    as.move(rsi, opcode);
+    call(pull_slowly);
+    u8* is_done = as.jump_later();
+    Assembler::aim(is_in_ram, as.at);
+    as.load_byte(rax, Operand{kRam, 1, rcx});
+    as.apply(kAdd, kSp, 1u);
+    Assembler::aim(is_done, as.at);
+  }
+
   void push_accumulator() {
     takes(3, 1);
-    as.load(rcx, kSp);
-    as.test_byte(rcx);
-    leave_if(kNoSign, kInterpret);
-    as.store_byte(Operand{kRam, 0, rcx}, kA);
-    as.apply(kSub, kSp, 1u);
+    push(kA);
+  }
+
+  void push_flags() {
+    takes(3, 1);
+    as.store(Operand{kM, offsetof(Machine, nz)}, kNz);
+    as.move_pointer(rdi, kM);
+    call(flags_of);
+    as.move(r11, rax);
+    push(r11);
   }
 
   void pull_accumulator() {
     takes(4, 1);
-    as.load(rcx, kSp);
-    as.address(rdx, rcx, -0x80);
-    as.apply(kCmp, rdx, 0x7fu);
-    leave_if(kAboveOrEqual, kInterpret);
-    as.load_byte(kA, Operand{kRam, 1, rcx});
-    as.move(kNz, kA);
-    as.apply(kAdd, kSp, 1u);
+    pull(0x68);
+    as.move(kA, rax);
+    as.move(kNz, rax);
+  }
+
+  void pull_flags() {
+    takes(4, 1);
+    pull(0x28);
+    as.move_pointer(rdi, kM);
+    as.move(rsi, rax);
+    call(set_flags);
+    as.load(kNz, Operand{kM, offsetof(Machine, nz)});
   }
 };
 
