@@ -94,10 +94,60 @@ struct Picture {
 
 // --- Masks: bit x is pixel x. ---
 
+#if defined(RLB_AVX2)
+
+struct Mask {
+  union {
+    __m256i v;
+    u64 w[4];  // The last is 0.
+  };
+};
+
+struct BelowTable {
+  alignas(32) u64 of[kWidth + 1][4];
+  constexpr BelowTable() : of{} {
+    for (s32 n = 0; n <= kWidth; ++n) {
+      for (s32 x = 0; x < n; ++x) of[n][x / 64] |= 1ull << x % 64;
+    }
+  }
+};
+static constexpr BelowTable kPixelsBelow{};
+
+RLB_HOT Mask mask_of(__m256i v) {
+  Mask m;
+  m.v = v;
+  return m;
+}
+RLB_HOT Mask no_pixels() { return mask_of(_mm256_setzero_si256()); }
+RLB_HOT Mask pixels_below(s32 n) {
+  return mask_of(_mm256_load_si256(reinterpret_cast<const __m256i*>(kPixelsBelow.of[n])));
+}
+RLB_HOT Mask operator&(const Mask& a, const Mask& b) { return mask_of(_mm256_and_si256(a.v, b.v)); }
+RLB_HOT Mask operator|(const Mask& a, const Mask& b) { return mask_of(_mm256_or_si256(a.v, b.v)); }
+RLB_HOT Mask without(const Mask& a, const Mask& b) {
+  return mask_of(_mm256_andnot_si256(b.v, a.v));
+}
+RLB_HOT bool have_common(const Mask& a, const Mask& b) { return !_mm256_testz_si256(a.v, b.v); }
+
+// Adds pixels that begin at a position, around the right edge. Shifts by less than 0, or by more than
+// 63, give 0, so that every word takes what it needs.
+RLB_HOT void add_pixels(Mask& m, u64 bits, s32 position) {
+  const __m256i b = _mm256_set1_epi64x(static_cast<s64>(bits));
+  const __m256i zero = _mm256_setzero_si256(), width = _mm256_set1_epi64x(kWidth);
+  const __m256i to = _mm256_sub_epi64(_mm256_set1_epi64x(position), _mm256_set_epi64x(192, 128, 64, 0));
+  const __m256i back = _mm256_sub_epi64(zero, to);
+  const __m256i here = _mm256_or_si256(_mm256_sllv_epi64(b, to), _mm256_srlv_epi64(b, back));
+  const __m256i around = _mm256_srlv_epi64(b, _mm256_add_epi64(back, width));
+  m = m | (mask_of(here) & pixels_below(kWidth)) | mask_of(around);
+}
+
+#else
+
 struct Mask {
   u64 w[3];
 };
 
+RLB_HOT Mask no_pixels() { return {{0, 0, 0}}; }
 RLB_HOT Mask pixels_below(s32 n) {
   Mask m;
   m.w[0] = n >= 64 ? ~0ull : (1ull << (n & 63)) - 1;
@@ -105,7 +155,6 @@ RLB_HOT Mask pixels_below(s32 n) {
   m.w[2] = n >= 160 ? 0xffffffffull : n <= 128 ? 0 : (1ull << (n & 63)) - 1;
   return m;
 }
-
 RLB_HOT Mask operator&(const Mask& a, const Mask& b) {
   return {{a.w[0] & b.w[0], a.w[1] & b.w[1], a.w[2] & b.w[2]}};
 }
@@ -115,22 +164,24 @@ RLB_HOT Mask operator|(const Mask& a, const Mask& b) {
 RLB_HOT Mask without(const Mask& a, const Mask& b) {
   return {{a.w[0] & ~b.w[0], a.w[1] & ~b.w[1], a.w[2] & ~b.w[2]}};
 }
-RLB_HOT bool any(const Mask& a) { return (a.w[0] | a.w[1] | a.w[2]) != 0; }
-RLB_HOT Mask pixels_between(s32 from, s32 to) {
-  return without(pixels_below(to), pixels_below(from));
+RLB_HOT bool have_common(const Mask& a, const Mask& b) {
+  return ((a.w[0] & b.w[0]) | (a.w[1] & b.w[1]) | (a.w[2] & b.w[2])) != 0;
 }
 
-// Adds up to 32 pixels that begin at a position, around the right edge.
-RLB_HOT void add_pixels(Mask& m, u32 bits, s32 position) {
-  const u64 b = bits;
+// Adds pixels that begin at a position, around the right edge.
+RLB_HOT void add_pixels(Mask& m, u64 bits, s32 position) {
   const s32 word = position >> 6, shift = position & 63;
-  m.w[word] |= b << shift;
-  if (word < 2) {
-    m.w[word + 1] |= shift > 32 ? b >> (64 - shift) : 0;
-  } else if (position > 128) {
-    m.w[0] |= b >> (160 - position);
-    m.w[2] &= 0xffffffffull;
-  }
+  const u64 high = shift ? bits >> (64 - shift) : 0;
+  m.w[word] |= bits << shift;
+  if (word < 2) m.w[word + 1] |= high;
+  if (position > 96) m.w[0] |= bits >> (kWidth - position);
+  m.w[2] &= 0xffffffffull;
+}
+
+#endif
+
+RLB_HOT Mask pixels_between(s32 from, s32 to) {
+  return without(pixels_below(to), pixels_below(from));
 }
 
 RLB_HOT u32 reversed(u32 byte) {
@@ -167,10 +218,11 @@ RLB_CONST u8 kCopies[8] = {0x01, 0x03, 0x05, 0x07, 0x11, 0x01, 0x15, 0x01};
 
 RLB_HOT s32 wrapped(s32 x) { return x >= kWidth ? x - kWidth : x; }
 
-RLB_HOT void add_copies(Mask& m, u32 bits, s32 position, u32 copies) {
-  for (s32 offset = 0; copies; copies >>= 1, offset += 16) {
-    if (copies & 1) add_pixels(m, bits, wrapped(position + offset));
-  }
+// At most 8 pixels at up to three places: 16 and 32 from the first, or 64.
+RLB_HOT void add_copies(Mask& m, u64 bits, s32 position, u32 copies) {
+  const u64 near = (copies & 1) | (copies & 2) << 15 | static_cast<u64>(copies & 4) << 30;
+  if (near) add_pixels(m, bits * near, position);
+  if (copies & 16) add_pixels(m, bits, wrapped(position + 64));
 }
 
 RLB_HOT u8 player_pattern(const Tia& tia, s32 i) {
@@ -193,7 +245,7 @@ RLB_HOT bool is_enabled(const Tia& tia, s32 object) {
 
 // The pixels of a player whose pattern may be set to all ones, to see where it could be.
 RLB_FN Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
-  Mask m{};
+  Mask m = no_pixels();
   const u32 mode = tia.nusiz[i] & 7, bits = reversed(pattern), hidden = tia.hide_first_copy[i];
   if (mode == 5) {
     if (!hidden) add_pixels(m, doubled(bits), wrapped(tia.position[i] + 1));
@@ -207,7 +259,7 @@ RLB_FN Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
 }
 
 RLB_FN Mask missile_mask(const Tia& tia, s32 i) {
-  Mask m{};
+  Mask m = no_pixels();
   u32 width = 1u << (tia.nusiz[i] >> 4 & 3);
   if (i == 0 && tia.missile_shape == kOff) return m;
   if (i == 0 && tia.missile_shape == kWide) width = width < 2 ? 2 : width;
@@ -216,15 +268,18 @@ RLB_FN Mask missile_mask(const Tia& tia, s32 i) {
 }
 
 RLB_FN Mask ball_mask(const Tia& tia) {
-  Mask m{};
+  Mask m = no_pixels();
   add_pixels(m, (1u << (1u << (tia.ctrlpf >> 4 & 3))) - 1, tia.position[kBL]);
   return m;
 }
 
 RLB_FN Mask playfield_mask(const Tia& tia) {
   const u32 left = tia.playfield, right = tia.is_mirrored ? reversed20(left) : left;
-  const u64 low = quadrupled(left & 0xffff), middle = quadrupled((left >> 16) | (right & 0xfff) << 4);
-  return {{low, middle, quadrupled(right >> 12)}};
+  Mask m = no_pixels();
+  m.w[0] = quadrupled(left & 0xffff);
+  m.w[1] = quadrupled((left >> 16) | (right & 0xfff) << 4);
+  m.w[2] = quadrupled(right >> 12);
+  return m;
 }
 
 RLB_FN Mask object_mask(const Tia& tia, s32 object) {
@@ -277,16 +332,25 @@ struct Beam {
   RLB_FN void begin_line(s32 x) {
     for (s32 o = 0; o <= kObjects; ++o) from[o] = static_cast<u8>(x);
     present = 0;
-    visible = Mask{};
+    visible = no_pixels();
     collided_to = painted_to = static_cast<u8>(x);
     blank_from = blank_to = static_cast<u8>(x < 8 ? x : 8);
   }
 
   // Draws up to a clock with the registers as they are.
-  RLB_FN void advance(s32 clock) {
+  RLB_HOT void advance(s32 clock) {
     if (clock < tia.window_start || clock <= tia.drawn || tia.drawn >= tia.window_end) return;
     if (clock > tia.window_end) clock = tia.window_end;
     tia.draw_began = tia.drawn;
+    if (RLB_LIKELY(clock <= tia.line_start + kLine && !tia.hmove_blank)) {
+      tia.drawn = clock;
+    } else {
+      advance_far(clock);
+    }
+  }
+
+  // Into other lines, or where HMOVE blanks pixels.
+  RLB_COLD void advance_far(s32 clock) {
     while (clock > tia.line_start + kLine) {
       pass_blank(tia.line_start + kLine);
       tia.drawn = tia.line_start + kLine;
@@ -437,7 +501,7 @@ struct Beam {
     const Mask seen = begin == 0 && x == kWidth ? visible : visible & pixels_between(begin, x);
     for (; open; open &= open - 1) {
       const s32 k = lowest_bit(open);
-      if (any(line[kPairs[k][0]] & line[kPairs[k][1]] & seen)) {
+      if (have_common(line[kPairs[k][0]] & line[kPairs[k][1]], seen)) {
         tia.collisions = static_cast<u16>(tia.collisions | 1u << k);
       }
     }
@@ -478,7 +542,7 @@ struct Beam {
 
   RLB_FN void blend(s32 begin, s32 end) {
     for (s32 o = 0; o < kObjects; ++o) {
-      if (!(present >> o & 1)) line[o] = Mask{};
+      if (!(present >> o & 1)) line[o] = no_pixels();
     }
     Layers layers;
     layers.n = 0;
@@ -540,7 +604,7 @@ struct Beam {
     const s32 group = x & ~3;
     const s32 began = tia.draw_began - tia.line_start - kBlank;
     if (group == x || began > group || tia.drawn >= tia.window_end) return;
-    if (!draws_groups() || any(reach() & pixels_between(group, group + 4))) return;
+    if (!draws_groups() || have_common(reach(), pixels_between(group, group + 4))) return;
     take_all(group + 4);
     paint(group + 4);
   }
@@ -559,7 +623,7 @@ struct Beam {
 
   // Where the enabled objects but the playfield could be, whatever their patterns.
   RLB_FN Mask reach() const {
-    Mask m{};
+    Mask m = no_pixels();
     for (s32 i = 0; i < 2; ++i) {
       if (enabled & 1u << (kP0 + i)) m = m | player_mask(tia, i, 0xff);
       if (enabled & 1u << (kM0 + i)) m = m | missile_mask(tia, i);
@@ -802,7 +866,11 @@ struct Beam {
       const s32 x = pixel();
       if (x < 8) blank_from = blank_to = static_cast<u8>(x);
     }
+    // An object without motion stays where it is, if the strobe is in its usual place.
+    const bool is_usual = cycle < 12 && !tia.hide_first_copy[0] && !tia.hide_first_copy[1] &&
+                          tia.missile_shape == kNormal;
     for (s32 o = 0; o < 5; ++o) {
+      if (RLB_LIKELY(is_usual && !tia.motion[o])) continue;
       const s32 by = hmove_distance(tia.motion[o], cycle);
       const bool is_changed = by != 0 || (o < kM0 && tia.hide_first_copy[o]) ||
                               (o == kM0 && tia.missile_shape != kNormal);
