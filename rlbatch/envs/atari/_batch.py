@@ -168,7 +168,8 @@ class NativeBatch:
         games: Their games; environment i plays `games[i % len(games)]`.
         n_envs: How many there are.
         settings: What is the same for all of them.
-        num_threads: How many threads; 0 for one per core that this process may use.
+        num_threads: How many threads, of which the caller's is one while it waits for results; 0
+            for one per core that this process may use.
 
     Attributes:
         n_envs: As above.
@@ -201,7 +202,7 @@ class NativeBatch:
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
         self._jobs = np.zeros(n_envs, _JOB)
-        self._jobs["env"] = self._jobs["place"] = np.arange(n_envs)
+        self._all_ids = np.arange(n_envs, dtype=np.int32)
         addresses = {name: array.ctypes.data for name, array in self.results.items()}
         self._outputs = _Outputs(**addresses)
         self._n_pending = 0
@@ -287,7 +288,9 @@ class NativeBatch:
         """
         self._check_open("send")
         self._point(observations, after, False)
-        jobs = self._jobs[ids]
+        # The library copies them.
+        jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
+        jobs["env"] = jobs["place"] = ids
         jobs["kind"] = kind
         for name, values in columns.items():
             jobs[name] = values
@@ -324,6 +327,7 @@ class NativeBatch:
         columns: dict[str, Any],
     ) -> None:
         self._point(observations, after, has_all_after)
+        self._jobs["env"] = self._jobs["place"] = self._all_ids
         self._jobs["kind"] = kind
         self._jobs["strength"] = 1
         for name, values in columns.items():

@@ -20,6 +20,7 @@ from rlbatch.errors import CallOrderError
 Step = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]
 
 _INFOS = ("lives", "frame_number", "episode_frame_number")
+_ROWS = (*_INFOS, "reward", "terminated", "truncated", "has_ended")
 
 # Actions by left, middle, right; down, middle, up; without and with FIRE.
 _POLAR_ACTIONS = np.array(
@@ -48,7 +49,8 @@ class AtariVectorEnv(VectorEnv):
         num_envs: How many environments.
         batch_size: How many of them `recv` waits for; 0 for all. With fewer, `step` takes actions
             for, and returns, whoever finished first: see `infos["env_id"]`.
-        num_threads: 0 for one per core.
+        num_threads: 0 for one per core. The caller's counts: it steps environments in `recv`, and
+            with a single thread nothing happens between `send` and `recv`.
         thread_affinity_offset: Accepted, and without effect.
         max_num_frames_per_episode: After how many frames an episode is truncated.
         repeat_action_probability: With which probability, in every frame, the last action is
@@ -278,7 +280,8 @@ class AtariVectorEnv(VectorEnv):
         if self._is_same_step:
             kind = Job.STEP_THROUGH
         else:
-            kind = np.where(self._is_over[self._ids], Job.RESET, Job.STEP)
+            is_over = self._is_over[self._ids]
+            kind = np.where(is_over, Job.RESET, Job.STEP) if is_over.any() else Job.STEP
         self._send(self._ids, kind, action=numbers, strength=strength)
         self._ids = self._ids[:0]
 
@@ -319,12 +322,14 @@ class AtariVectorEnv(VectorEnv):
             CallOrderError: Fewer than that are under way.
         """
         ids = self._batch.recv(self.batch_size)
-        if not self._is_async:
-            ids = np.arange(self.num_envs, dtype=np.int32)
-        self._ids = ids
         results = self._batch.results
-        rows = {name: results[name][ids] for name in (*_INFOS, "reward", "terminated", "truncated")}
-        has_ended = results["has_ended"][ids]
+        if self._is_async:
+            rows = {name: results[name][ids] for name in _ROWS}
+        else:
+            ids = np.arange(self.num_envs, dtype=np.int32)
+            rows = {name: results[name].copy() for name in _ROWS}
+        self._ids = ids
+        has_ended = rows["has_ended"]
         self._is_over[ids] = has_ended
         infos = {"env_id": ids.copy(), **{name: rows[name] for name in _INFOS}}
         observations = self._observations[ids] if self._is_async else self._observations

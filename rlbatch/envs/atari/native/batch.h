@@ -112,11 +112,7 @@ struct Environment {
   RLB_FN void push_last_again() {
     const u8* last = ring + e.newest * frame_size(options);
     u8* out = next_frame();
-    if (out != last) copy(last, out, frame_size(options));
-  }
-
-  RLB_FN static void copy(const u8* from, u8* to, s32 n) {
-    for (s32 i = 0; i < n; ++i) to[i] = from[i];
+    if (out != last) copy_bytes(last, out, frame_size(options));
   }
 
   RLB_FN static bool is_at_most(const u8* a, const u8* b, s32 n) {
@@ -131,7 +127,7 @@ struct Environment {
     const s32 size = frame_size(options);
     for (s32 i = 1; i <= options.stack; ++i, out += size) {
       const s32 place = e.newest + i >= options.stack ? e.newest + i - options.stack : e.newest + i;
-      copy(ring + place * size, out, size);
+      copy_bytes(ring + place * size, out, size);
     }
   }
 
@@ -224,7 +220,7 @@ struct Environment {
   // `image` becomes that of the previous observation.
   RLB_FN void recall_image() {
     if (e.has_kept) {
-      copy(kept, image, n_planes() * n_pixels());
+      copy_bytes(kept, image, n_planes() * n_pixels());
     } else if (options.frame_skip > 1) {
       const bool is_of_one = e.is_of_one || !options.maxpool;
       pool_screens(console.screen(), is_of_one ? nullptr : other_screen(), image);
@@ -265,7 +261,7 @@ struct Environment {
       e.has_kept = !e.is_of_one;
       if (e.has_kept) {
         pool(Frames{image, kept, nullptr}, n, image);
-        copy(image, kept, n);
+        copy_bytes(image, kept, n);
       }
     } else {
       pool_screens(console.screen(), other_screen(), image);

@@ -1,4 +1,5 @@
-// Many environments on the cores of a host: threads that take jobs from a queue.
+// Many environments on the cores of a host: threads that take jobs from a queue. The thread that waits
+// for results is one of them: with a single one nobody has to be woken up.
 #pragma once
 
 #include <condition_variable>
@@ -85,10 +86,12 @@ struct HostBatch {
   std::vector<Slot> slots;
 
   std::vector<std::thread> threads;
-  std::mutex mutex;
+  Scratch own_scratch;  // Of the thread that receives.
+  std::mutex mutex;     // Of all that follows.
   std::condition_variable has_work, has_result;
   std::deque<std::pair<Job, Outputs>> queue;
   std::deque<s32> finished;
+  size_t n_wanted = 0;
   bool is_closing = false;
 
   // Returns false if observations can not have the wanted size.
@@ -113,7 +116,8 @@ struct HostBatch {
       if (has_images) slot.screens.resize(static_cast<size_t>(2 * height * kWidth));
       slot.ring.resize(static_cast<size_t>(options.stack * Environment::frame_size(options)));
     }
-    for (s32 k = 0; k < n_threads; ++k) threads.emplace_back([this] { work(); });
+    own_scratch = new_scratch();
+    for (s32 k = 1; k < n_threads; ++k) threads.emplace_back([this] { work(); });
     return true;
   }
 
@@ -132,13 +136,21 @@ struct HostBatch {
       std::lock_guard<std::mutex> lock(mutex);
       for (s32 i = 0; i < n; ++i) queue.emplace_back(jobs[i], *outputs);
     }
-    has_work.notify_all();
+    if (!threads.empty()) has_work.notify_all();
   }
 
-  // Waits for so many jobs; returns their environments in the order in which they finished.
+  // Waits for so many jobs, and does some of them; returns their environments in the order in which
+  // they finished.
   void recv(s32 n, s32* ids) {
     std::unique_lock<std::mutex> lock(mutex);
-    has_result.wait(lock, [&] { return finished.size() >= static_cast<size_t>(n); });
+    n_wanted = static_cast<size_t>(n);
+    while (finished.size() < n_wanted) {
+      if (queue.empty()) {
+        has_result.wait(lock);
+      } else {
+        carry_out_next(lock, own_scratch);
+      }
+    }
     for (s32 i = 0; i < n; ++i) {
       ids[i] = finished.front();
       finished.pop_front();
@@ -152,29 +164,34 @@ struct HostBatch {
   }
 
   void work() {
+    Scratch scratch = new_scratch();
+    std::unique_lock<std::mutex> lock(mutex);
+    for (;;) {
+      has_work.wait(lock, [this] { return is_closing || !queue.empty(); });
+      if (is_closing) return;
+      carry_out_next(lock, scratch);
+      if (finished.size() >= n_wanted) has_result.notify_one();
+    }
+  }
+
+  void carry_out_next(std::unique_lock<std::mutex>& lock, Scratch& scratch) {
+    const std::pair<Job, Outputs> next = queue.front();
+    queue.pop_front();
+    lock.unlock();
+    carry_out(next.first, next.second, scratch);
+    lock.lock();
+    finished.push_back(next.first.env);
+  }
+
+  Scratch new_scratch() const {
     Scratch scratch;
     scratch.image.resize(3 * kMaxHeight * kWidth);
     scratch.kept.resize(3 * kMaxHeight * kWidth);
     for (size_t g = 0; g < games.size(); ++g) {
-      scratch.translators.push_back(
-          translator_of(static_cast<Cart>(games[g].config.cart), roms[g].data()));
+      const Cart cart = static_cast<Cart>(games[g].config.cart);
+      scratch.translators.push_back(translator_of(cart, roms[g].data()));
     }
-    for (;;) {
-      std::pair<Job, Outputs> next;
-      {
-        std::unique_lock<std::mutex> lock(mutex);
-        has_work.wait(lock, [this] { return is_closing || !queue.empty(); });
-        if (is_closing) return;
-        next = queue.front();
-        queue.pop_front();
-      }
-      carry_out(next.first, next.second, scratch);
-      {
-        std::lock_guard<std::mutex> lock(mutex);
-        finished.push_back(next.first.env);
-      }
-      has_result.notify_one();
-    }
+    return scratch;
   }
 
   Console console(Slot& slot, u32* log, Translator* translator = nullptr) {

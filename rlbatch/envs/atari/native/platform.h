@@ -47,6 +47,15 @@ RLB_FN s32 lowest_bit(u32 bits) {
 #endif
 }
 
+// The two must not overlap.
+RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
+#if defined(__CUDACC__)
+  for (s32 i = 0; i < n; ++i) to[i] = from[i];
+#else
+  __builtin_memcpy(to, from, static_cast<unsigned long>(n));
+#endif
+}
+
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
 
 }  // namespace rlbatch::atari

@@ -448,6 +448,18 @@ RLB_FN void pool(const Frames& frames, s32 n_pixels, u8* out) {
 RLB_FN void add_rows(const u8* image, const ResizeAxis& rows, s32 row, s16* totals) {
   const u8* pixels = image + rows.first[row] * kRowPixels;
   const s16* share = rows.share + rows.start[row];
+#if defined(RLB_AVX2)
+  for (s32 x = 0; x < kRowPixels; x += 16) {
+    __m256i sum = _mm256_setzero_si256();
+    for (s32 k = 0; k < rows.count[row]; ++k) {
+      const u8* from = pixels + k * kRowPixels + x;
+      const __m256i words =
+          _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+      sum = _mm256_add_epi16(sum, _mm256_mullo_epi16(words, _mm256_set1_epi16(share[k])));
+    }
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(totals + x), sum);
+  }
+#else
   for (s32 x = 0; x < kRowPixels; ++x) totals[x] = static_cast<s16>(share[0] * pixels[x]);
   for (s32 k = 1; k < rows.count[row]; ++k) {
     pixels += kRowPixels;
@@ -455,6 +467,7 @@ RLB_FN void add_rows(const u8* image, const ResizeAxis& rows, s32 row, s16* tota
       totals[x] = static_cast<s16>(totals[x] + share[k] * pixels[x]);
     }
   }
+#endif
 }
 
 // See NOTE [ area resize ], 4.
@@ -510,7 +523,7 @@ RLB_FN void resize_image(const u8* image, const Resize& resize, u8* out, s32 str
     }
     for (s32 k = 0; k < band.n_rows; ++k, out += width * stride) {
       if (stride == 1) {
-        for (s32 x = 0; x < width; ++x) out[x] = band.lines[k][x];
+        copy_bytes(band.lines[k], out, width);
       } else {
         for (s32 x = 0; x < width; ++x) out[x * stride] = band.lines[k][x];
       }

@@ -314,6 +314,11 @@ struct Beam {
 
   RLB_FN Beam(Tia& t, const Picture& p, u8* pixels) : tia(t), picture(p), screen(pixels) {}
 
+  // How far a clock is in its line.
+  RLB_HOT s32 phase(s32 clock) const {
+    return static_cast<s32>(static_cast<u32>(clock - tia.frame_start) % u32{kLine});
+  }
+
   RLB_FN s32 pixel() const {
     const s32 x = tia.drawn - tia.line_start - kBlank;
     return x > 0 ? x : 0;
@@ -475,7 +480,7 @@ struct Beam {
     if (is_repeat) {  // It has the same collisions, and the same pixels.
       if (screen && tia.row < picture.height) {
         u8* row = screen + tia.row * kWidth;
-        for (s32 x = 0; x < kWidth; ++x) row[x] = row[x - kWidth];
+        copy_bytes(row - kWidth, row, kWidth);
       }
       return;
     }
@@ -499,6 +504,14 @@ struct Beam {
     u32 open = kPairsOf[present] & ~static_cast<u32>(tia.collisions);
     if (!open) return;
     const Mask seen = begin == 0 && x == kWidth ? visible : visible & pixels_between(begin, x);
+    // Mostly nothing meets anything.
+    Mask once = no_pixels(), twice = no_pixels();
+    for (u32 rest = present; rest; rest &= rest - 1) {
+      const Mask& object = line[lowest_bit(rest)];
+      twice = twice | (once & object);
+      once = once | object;
+    }
+    if (!have_common(twice, seen)) return;
     for (; open; open &= open - 1) {
       const s32 k = lowest_bit(open);
       if (have_common(line[kPairs[k][0]] & line[kPairs[k][1]], seen)) {
@@ -711,7 +724,7 @@ struct Beam {
     constexpr u64 kHigh = 8ull << 4 * (kRESM0 - 16) | 8ull << 4 * (kRESM1 - 16) |
                           1ull << 4 * (kGRP0 - 16) | 1ull << 4 * (kGRP1 - 16);
     if (reg - kPF0 < 3u) {
-      const s32 cycle = (clock - tia.frame_start) % kLine / 3;
+      const s32 cycle = phase(clock) / 3;
       return 0x3254 >> 4 * (cycle & 3) & 15;
     }
     return static_cast<s32>((reg < 16 ? kLow >> 4 * reg : reg < 32 ? kHigh >> 4 * (reg - 16) : 0) & 15);
@@ -757,7 +770,7 @@ struct Beam {
     change(kBL);  // Which is a touch of the line.
     take(kPF, pixel());
     tia.ctrlpf = value;
-    if ((clock - tia.frame_start) % kLine < 147) set_mirrored(value & 1);
+    if (phase(clock) < 147) set_mirrored(value & 1);
   }
 
   RLB_FN void write_playfield(u32 bits, u32 value) {
@@ -811,18 +824,18 @@ struct Beam {
   }
 
   RLB_FN void reset_player(s32 i, s32 clock) {
-    const s32 x = (clock - tia.frame_start) % kLine;
+    const s32 x = phase(clock);
     const s32 now = x < kBlank ? 3 : (x - kBlank + 5) % kWidth;
-    const s32 phase = reset_phase(i, now);
-    if (phase > 0) advance(clock + 11);
+    const s32 within = reset_phase(i, now);
+    if (within > 0) advance(clock + 11);
     change(kP0 + i);
     tia.position[i] = static_cast<u8>(now);
-    tia.hide_first_copy[i] = phase >= 0;
+    tia.hide_first_copy[i] = within >= 0;
   }
 
   RLB_FN void reset_missile_or_ball(u32 reg, s32 clock) {
     const s32 object = static_cast<s32>(kM0 + (reg - kRESM0));
-    const s32 x = (clock - tia.frame_start) % kLine, since = clock - tia.last_hmove;
+    const s32 x = phase(clock), since = clock - tia.last_hmove;
     s32 now = x < kBlank ? 2 : (x - kBlank + 4) % kWidth;
     // A few strobes soon after a HMOVE land elsewhere.
     if (object == kM0 && since == 60 && x == 69) now = 8;
@@ -860,7 +873,7 @@ struct Beam {
   }
 
   RLB_FN void move(s32 clock) {
-    const s32 cycle = (clock - tia.frame_start) % kLine / 3;
+    const s32 cycle = phase(clock) / 3;
     if (picture.has_hmove_blanks && (cycle <= 20 || cycle == 75)) {
       tia.hmove_blank = 1;
       const s32 x = pixel();
