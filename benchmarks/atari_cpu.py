@@ -9,8 +9,8 @@ of the console: four per step.
 - `geomean_ratio`, `min_ratio`: AtariVectorEnv here against ale-py's, over all games and numbers of
   threads; `ratio/GAME/THREADS` of each.
 - `envpool_geomean_ratio`: EnvPool against ale-py's AtariVectorEnv; None where it is not installed.
-- `emulation_ratio`: one console, `Console.act` against `ALEInterface.act`, both of which draw every
-  frame; the geometric mean.
+- `emulation_ratio`: emulation alone, in one thread: `AtariEnv` with the RAM as observation against
+  `ALEInterface.act`, both with the same frame skip; the geometric mean, and `emulation/GAME` of each.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import ale_py
 import numpy as np
+import torch
 import tyro
 from ale_py.vector_env import AtariVectorEnv as AleVectorEnv
 
 from benchmarks.report import Report
-from rlbatch.envs.atari import GAMES, AtariVectorEnv, Console
+from rlbatch import DictTensor
+from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
 from rlbatch.envs.atari.roms import rom_folder
 
 FRAME_SKIP = 4
@@ -44,6 +45,8 @@ class Config:
     """Numbers of threads."""
     n_envs: int = 8
     """Environments."""
+    n_ram_envs: int = 64
+    """The same where only the RAM is observed."""
     rounds: int = 3
     """How often each competitor runs."""
     seconds: float = 0.2
@@ -96,34 +99,47 @@ def compare(game: str, n_threads: int, config: Config) -> dict[str, float]:
     return figures
 
 
-def frames_per_second(act: Callable[[int], Any], over: Callable[[], bool], reset: Any, s: float):  # noqa: ANN201, D103
+def ale_frames_per_second(ale: ale_py.ALEInterface, seconds: float) -> float:
+    """Plays random actions on one console for that long; returns frames per second."""
+    actions = ale.getLegalActionSet()
     rng = np.random.default_rng(0)
-    n_frames, started = 0, time.perf_counter()
-    while (elapsed := time.perf_counter() - started) < s:
-        for action in rng.integers(0, 18, 50).tolist():
-            act(action)
-            if over():
-                reset()
-        n_frames += 50
-    return n_frames / elapsed
+    n_acts, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        for number in rng.integers(0, len(actions), 50).tolist():
+            ale.act(actions[number])
+            if ale.game_over():
+                ale.reset_game()
+        n_acts += 50
+    return FRAME_SKIP * n_acts / elapsed
+
+
+def our_frames_per_second(env: AtariEnv, seconds: float) -> float:
+    """Plays random actions in all environments for that long; returns frames per second."""
+    generator, n_actions = torch.Generator().manual_seed(0), int(env.action_space.n)
+    n_steps, started = 0, time.perf_counter()
+    while (elapsed := time.perf_counter() - started) < seconds:
+        action = torch.randint(n_actions, (env.n_envs(),), generator=generator)
+        env.step(DictTensor({"action": action}))
+        n_steps += env.n_envs()
+    return FRAME_SKIP * n_steps / elapsed
 
 
 def compare_emulation(game: str, config: Config) -> float:
-    """Returns how many times faster than `ALEInterface.act` emulation alone is."""
+    """Returns how many times faster than `ALEInterface.act` emulation alone is, in one thread."""
     ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
     ale = ale_py.ALEInterface()
+    ale.setFloat("repeat_action_probability", 0)
+    ale.setInt("frame_skip", FRAME_SKIP)
     ale.loadROM(str(rom_folder() / f"{game}.bin"))
-    console = Console()
-    console.loadROM(game)
-    actions = [ale_py.Action(k) for k in range(18)]
-    runs = []
-    for _ in range(config.rounds + 1):
-        theirs = frames_per_second(
-            lambda a: ale.act(actions[a]), ale.game_over, ale.reset_game, config.seconds
-        )
-        ours = frames_per_second(console.act, console.game_over, console.reset_game, config.seconds)
-        runs.append(ours / theirs)
-    return statistics.median(runs[1:])
+    options = {"obs_type": "ram", "frameskip": FRAME_SKIP, "full_action_space": True}
+    env = AtariEnv(game, config.n_ram_envs, seed=0, num_threads=1, **options)
+    env.reset()
+    rounds = [
+        (ale_frames_per_second(ale, config.seconds), our_frames_per_second(env, config.seconds))
+        for _ in range(config.rounds + 1)
+    ]
+    env.close()
+    return statistics.median(ours / theirs for theirs, ours in rounds[1:])
 
 
 def geomean(values: list[float]) -> float:
