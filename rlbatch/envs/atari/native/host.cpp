@@ -89,7 +89,7 @@ RLB_API void* rlb_console_new(const u8* rom, const Config* config) {
   if (!c) return nullptr;
   c->config = *config;
   c->rom = prepared(rom, config->rom_size, static_cast<Cart>(config->cart));
-  c->translator = translator_of(static_cast<Cart>(config->cart), c->rom.data());
+  c->translator = translator_of(static_cast<Cart>(config->cart), c->rom.data(), false);
   return c;
 }
 

@@ -52,11 +52,11 @@ struct Outputs {
 };
 
 // Null where programs cannot be translated, or must not: RLBATCH_ATARI_TRANSLATE=0.
-inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom) {
+inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool skips_repeats) {
 #if defined(RLB_TRANSLATES)
   const char* wish = std::getenv("RLBATCH_ATARI_TRANSLATE");
   if (wish && wish[0] == '0') return nullptr;
-  auto translator = std::make_unique<Translator>(cart, rom);
+  auto translator = std::make_unique<Translator>(cart, rom, skips_repeats);
   if (translator->works()) return translator;
 #endif
   return nullptr;
@@ -189,7 +189,8 @@ struct HostBatch {
     scratch.kept.resize(3 * kMaxHeight * kWidth);
     for (size_t g = 0; g < games.size(); ++g) {
       const Cart cart = static_cast<Cart>(games[g].config.cart);
-      scratch.translators.push_back(translator_of(cart, roms[g].data()));
+      scratch.translators.push_back(
+          translator_of(cart, roms[g].data(), options.observation_type == kRam));
     }
     return scratch;
   }

@@ -307,6 +307,7 @@ struct Beam {
   u8 is_current[kObjects];       // Whether `full` is.
   u8 enabled;                    // A bit per object.
   u8 is_steady;                  // Nothing has changed within the line.
+  u8 is_whole;                   // Nothing of the line has been taken yet.
   u8 is_repeat;                  // The line is as the one before, all of it.
   u8 present;                    // A bit per object that has had pixels in this line.
   u8 collided_to, painted_to;    // Pixels that collisions and colours have been taken from.
@@ -337,6 +338,7 @@ struct Beam {
   RLB_FN void begin_line(s32 x) {
     for (s32 o = 0; o <= kObjects; ++o) from[o] = static_cast<u8>(x);
     present = 0;
+    is_whole = x == 0;
     visible = no_pixels();
     collided_to = painted_to = static_cast<u8>(x);
     blank_from = blank_to = static_cast<u8>(x < 8 ? x : 8);
@@ -357,6 +359,10 @@ struct Beam {
   // Into other lines, or where HMOVE blanks pixels.
   RLB_COLD void advance_far(s32 clock) {
     while (clock > tia.line_start + kLine) {
+      if (is_repeat && !screen && !tia.hmove_blank && !tia.stars) {
+        skip_lines((clock - tia.line_start - 1) / kLine);
+        continue;
+      }
       pass_blank(tia.line_start + kLine);
       tia.drawn = tia.line_start + kLine;
       finish_line();
@@ -369,6 +375,14 @@ struct Beam {
     if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank) {
       tia.zeroed_to = static_cast<u8>(kBlank + 8 - x);
     }
+  }
+
+  // Lines that repeat and are not drawn leave nothing behind.
+  RLB_HOT void skip_lines(s32 n) {
+    tia.line_start += n * kLine;
+    tia.drawn = tia.line_start;
+    tia.row += n;
+    tia.zeroed_to = 0;
   }
 
   // A draw up to a clock of this line uses up the blank that HMOVE has asked for.
@@ -435,6 +449,7 @@ struct Beam {
     const s32 begin = from[object];
     if (begin >= x) return;
     from[object] = static_cast<u8>(x);
+    is_whole = 0;
     const u32 bit = 1u << object;
     if (!(enabled & bit)) return;
     const Mask& mask = full_mask(object);
@@ -451,6 +466,7 @@ struct Beam {
     if (from[kObjects] >= x) return;
     if (!(tia.vblank & 2)) visible = visible | pixels_between(from[kObjects], x);
     from[kObjects] = static_cast<u8>(x);
+    is_whole = 0;
   }
 
   RLB_HOT void take_all(s32 x) {
@@ -484,9 +500,35 @@ struct Beam {
       }
       return;
     }
+    if (!screen && is_whole) {
+      if (!(tia.vblank & 2)) collide_whole_line();
+      return;
+    }
     take_all(kWidth);
     collide(kWidth);
     paint(kWidth);
+  }
+
+  RLB_HOT void collide_whole_line() {
+    const u32 open = kPairsOf[enabled] & ~static_cast<u32>(tia.collisions);
+    if (!open) return;
+    Mask once = no_pixels(), twice = no_pixels();
+    for (u32 rest = enabled; rest; rest &= rest - 1) {
+      const Mask& object = full_mask(lowest_bit(rest));
+      twice = twice | (once & object);
+      once = once | object;
+    }
+    if (have_common(twice, twice)) find_pairs(open, full, pixels_below(kWidth));
+  }
+
+  // Sets the latches of those pairs that meet where they are seen.
+  RLB_COLD void find_pairs(u32 open, const Mask* objects, const Mask& seen) {
+    for (; open; open &= open - 1) {
+      const s32 k = lowest_bit(open);
+      if (have_common(objects[kPairs[k][0]] & objects[kPairs[k][1]], seen)) {
+        tia.collisions = static_cast<u16>(tia.collisions | 1u << k);
+      }
+    }
   }
 
   // Accounts for everything up to `drawn`.
@@ -511,13 +553,7 @@ struct Beam {
       twice = twice | (once & object);
       once = once | object;
     }
-    if (!have_common(twice, seen)) return;
-    for (; open; open &= open - 1) {
-      const s32 k = lowest_bit(open);
-      if (have_common(line[kPairs[k][0]] & line[kPairs[k][1]], seen)) {
-        tia.collisions = static_cast<u16>(tia.collisions | 1u << k);
-      }
-    }
+    if (have_common(twice, seen)) find_pairs(open, line, seen);
   }
 
   // --- Pixels. ---
@@ -711,6 +747,7 @@ struct Beam {
       case kCXCLR:
         touch();
         collided_to = static_cast<u8>(pixel());
+        if (collided_to) is_whole = 0;
         tia.collisions = 0;
         break;
       default: break;

@@ -30,12 +30,49 @@ namespace rlbatch::atari {
 struct Machine {
   s32 cycles, left, n_log, last_access, line_limit, log_base, line_phase;
   u32 latch, pc, a, x, y, sp, nz, c, v, d, i;
+  u16 shadow[kCXCLR + 1];  // See NOTE [ writes that change nothing ].
   u8* ram;  // Less 0x80, so that addresses of the zero page can be added.
   u32* log;
   const u8* rom;
   const u8* slices;
   Run* run;
 };
+
+// NOTE [ writes that change nothing ]
+//
+// About half of all TIA writes set a register to what it is. Where nobody sees the picture they need
+// not be logged. `shadow` holds the last value written to each register, with kUnknown where the
+// same value would have an effect: a write to one player's graphics, for instance, takes over the
+// other's.
+constexpr u32 kUnknown = 0x100;
+
+// The registers for which the same value has no effect, but for what `note_write` does.
+constexpr u64 kRepeatable =
+    1ull << kCOLUP0 | 1ull << kCOLUP1 | 1ull << kCOLUPF | 1ull << kCOLUBK | 1ull << kREFP0 |
+    1ull << kREFP1 | 1ull << kPF0 | 1ull << kPF1 | 1ull << kPF2 | 1ull << kGRP0 | 1ull << kGRP1 |
+    1ull << kENAM0 | 1ull << kENAM1 | 1ull << kENABL | 1ull << kHMP0 | 1ull << kHMP1 |
+    1ull << kHMM0 | 1ull << kHMM1 | 1ull << kHMBL | 1ull << kVDELP0 | 1ull << kVDELP1 | 1ull << kVDELBL;
+
+// What a change of a register makes unknown; 0 for nothing.
+constexpr u32 partner(u32 reg) {
+  return reg == kGRP0 || reg == kENABL ? u32{kGRP1} : reg == kGRP1 ? u32{kGRP0} : 0u;
+}
+
+inline void note_write(u16* shadow, u32 reg, u32 value) {
+  if (reg == kHMCLR) {
+    for (u32 k = kHMP0; k <= kHMBL; ++k) shadow[k] = 0;
+  }
+  if (reg > kCXCLR || !(kRepeatable >> reg & 1)) return;
+  if (partner(reg) && (shadow[reg] & 0xffu) != value) shadow[partner(reg)] |= kUnknown;
+  shadow[reg] = static_cast<u16>(value);
+}
+
+// What the registers are before the first write of a frame.
+inline void start_shadow(const Tia& tia, u16* shadow) {
+  for (u32 k = 0; k <= kCXCLR; ++k) shadow[k] = kUnknown;
+  for (u32 k = 0; k < 2; ++k) shadow[kGRP0 + k] = static_cast<u16>(tia.graphics[k] | kUnknown);
+  shadow[kENABL] = static_cast<u16>(tia.ball | kUnknown);
+}
 
 // The bus of the interpreter, for one access.
 struct SlowBus {
@@ -47,6 +84,11 @@ struct SlowBus {
         bus{*m.run, *m.run->state, m.rom, m.log, m.cycles, m.n_log, m.left,
             m.line_limit, m.last_access, m.latch} {}
   ~SlowBus() {
+    // A log that has become shorter has been replayed since.
+    for (s32 k = m.n_log <= bus.n_log ? m.n_log : 0; k < bus.n_log; ++k) {
+      note_write(m.shadow, m.log[k] >> 8 & 63, m.log[k] & 0xff);
+    }
+    if (m.n_log == kLogSize - 1 && bus.n_log == 0) start_shadow(m.run->state->tia, m.shadow);
     m.cycles = bus.cycles;
     m.n_log = bus.n_log;
     m.left = bus.left;
@@ -103,8 +145,10 @@ enum Exit : u64 { kGo, kInterpret, kFlush, kStopped, kNumberOfExits };
 
 class Translator {
  public:
-  Translator(Cart cart, const u8* program)
-      : kind(cart == Cart::k2K ? Cart::k4K : cart), rom(program), places(kPlaces) {
+  // With `skips_repeats` it leaves out TIA writes that change nothing, which only a picture shows.
+  Translator(Cart cart, const u8* program, bool skips_repeats)
+      : skips(skips_repeats),
+        kind(cart == Cart::k2K ? Cart::k4K : cart), rom(program), places(kPlaces) {
     void* memory = mmap(nullptr, kCodeSize, PROT_READ | PROT_WRITE | PROT_EXEC,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
@@ -163,6 +207,7 @@ class Translator {
     s32 wait_period;  // 0: it is not the end of a loop that waits.
   };
 
+  bool skips;
   Cart kind;
   const u8* rom;
   u8* code = nullptr;
@@ -193,7 +238,8 @@ class Translator {
     Machine m{s.cpu.cycles, n_instructions, run.n_log, run.last_access,
               s.tia.frame_start / 3 + 76 * (s.frame.max_lines + 1), run.log_base,
               s.tia.frame_start / 3, s.cpu.bus, r.pc, r.a, r.x, r.y, r.sp, r.nz, r.c, r.v, r.d, r.i,
-              s.riot.ram - 0x80, run.log, run.rom, s.cart.slice, &run};
+              {}, s.riot.ram - 0x80, run.log, run.rom, s.cart.slice, &run};
+    if (skips) start_shadow(s.tia, m.shadow);
     u8* jump_site = nullptr;
     u64 its_generation = 0;
     while (m.left > 0) {
@@ -710,6 +756,11 @@ class Translator {
     as.apply(kCmp, rax, Operand{kM, offsetof(Machine, line_limit)});
     leave_if(kGreaterOrEqual, kInterpret);
     as.store(Operand{kM, offsetof(Machine, last_access)}, rax);
+    if (skips && reg <= kCXCLR) {
+      if (reg >= kAUDC0 && reg <= kAUDV1) return;  // Nobody hears it.
+      if (kRepeatable >> reg & 1) return log_change(reg, value);
+      if (reg == kHMCLR) clear_shadows();
+    }
     if (reg == kWSYNC) {
       as.move_pointer(rdi, kM);
       as.move(rsi, rax);
@@ -718,6 +769,31 @@ class Translator {
     } else if (reg - kRSYNC <= kCXCLR - kRSYNC) {
       log_write(reg, value);
     }
+  }
+
+  static Operand shadow(u32 reg) {
+    return {kM, static_cast<s32>(offsetof(Machine, shadow) + 2 * reg)};
+  }
+
+  void clear_shadows() {
+    for (u32 k = kHMP0; k <= kHMBL; ++k) as.store_word(shadow(k), 0);
+  }
+
+  // Appends a write, unless it changes nothing; as `note_write`.
+  void log_change(u32 reg, Reg value) {
+    as.load_word(rcx, shadow(reg));
+    as.apply(kCmp, rcx, value);
+    u8* is_same = as.jump_later(kEqual);
+    as.store_word(shadow(reg), value);
+    if (partner(reg)) {
+      as.low_byte(rcx, rcx);
+      as.apply(kCmp, rcx, value);
+      u8* is_known = as.jump_later(kEqual);
+      as.or_word(shadow(partner(reg)), kUnknown);
+      Assembler::aim(is_known, as.at);
+    }
+    log_write(reg, value);
+    Assembler::aim(is_same, as.at);
   }
 
   // Appends a write at the time in rax to the log; see `packed_write`.

@@ -30,6 +30,10 @@ struct Assembler {
   u8* at = nullptr;
 
   void byte(u32 b) { *at++ = static_cast<u8>(b); }
+  void word16(u32 w) {
+    std::memcpy(at, &w, 2);
+    at += 2;
+  }
   void word32(u32 w) {
     std::memcpy(at, &w, 4);
     at += 4;
@@ -84,6 +88,20 @@ struct Assembler {
   void store_byte(const Operand& m, u32 value) {
     op_memory(0xc6, 0, m);
     byte(value);
+  }
+  void store_word(const Operand& m, Reg from) {
+    byte(0x66);
+    op_memory(0x89, from, m);
+  }
+  void store_word(const Operand& m, u32 value) {
+    byte(0x66);
+    op_memory(0xc7, 0, m);
+    word16(value);
+  }
+  void or_word(const Operand& m, u32 value) {
+    byte(0x66);
+    op_memory(0x81, kOr, m);
+    word16(value);
   }
   void low_byte(Reg to, Reg from) { op_reg(0x0fb6, to, from, true); }
   void low_word(Reg to, Reg from) { op_reg(0x0fb7, to, from); }
