@@ -10,6 +10,14 @@
 // The first case needs the previous image in full size. It is made anew, at the start of a step, from
 // the two screens that the console keeps anyway; only partial frames, which go on in the same
 // screen, need a copy to be kept.
+//
+// NOTE [ frames that nobody sees ]
+//
+// Of the frames of a step only the last two leave pictures behind, unless the episode ends before,
+// or one of the two does not draw all of its screen, so that what an earlier frame has drawn there
+// shows. So the others are not drawn; but their states are recorded, and in such a case all frames
+// of the step are drawn from these. Where that happens, it mostly happens again: then some
+// steps are drawn as a whole.
 #pragma once
 
 #include "console.h"
@@ -46,8 +54,12 @@ struct Episode {
   u8 has_ended;    // Only a reset goes on from here.
   u8 is_of_one;    // The last image is that of the current screen alone.
   u8 has_kept;     // The previous image is in `kept`.
-  u8 padding[6];
+  u8 steps_to_draw;  // So many steps are drawn as a whole.
+  u8 padding[5];
 };
+
+constexpr s32 kMaxUnseen = 16;  // More frames than that in a step are drawn.
+constexpr u8 kStepsToDraw = 50;
 
 struct Environment {
   const GameSpec& game;
@@ -59,6 +71,7 @@ struct Environment {
   u8* ring;    // [stack][frame_size] observations of single frames.
   u8* image;   // Scratch: the pooled image, in the planes of `observation_type`.
   u8* kept;    // Scratch of the same size; what is in it if `e.has_kept` lasts from step to step.
+  State* recorded;  // Scratch: [kMaxUnseen] states before the frames of a step; null to draw all.
 
   RLB_FN State& state() const { return console.s; }
   RLB_FN s32 n_pixels() const { return state().session.height * kWidth; }
@@ -190,21 +203,46 @@ struct Environment {
     const s32 lives = console.lives();
     const bool needs_images = options.observation_type != kRam;
     if (needs_images) recall_image();
+    begin_unseen();
     s32 sum = 0, k = options.frame_skip;
     bool over = false, is_late = false, life_lost = false, has_second = false;
     for (; k > 0; --k) {
+      console.is_blind = console.record && k > 2;
       sum += console.act(action, strength);
       over = state().rule.terminal;
       is_late = ++e.elapsed >= options.max_frames && options.max_frames > 0;
       life_lost = console.lives() < lives && console.lives() > 0;
-      if (over || is_late || (options.episodic_life && life_lost)) break;
+      const bool is_last = over || is_late || (options.episodic_life && life_lost);
+      if (console.record && must_redraw(k, is_last)) redraw();
+      if (is_last) break;
       if (k == 2 && needs_images && options.maxpool) has_second = keep_second();
     }
+    console.is_blind = false;
+    console.record = nullptr;
     e.last_action = action_index;
     e.has_ended = k > 0;
     end_step(sum, over, is_late, life_lost);
     if (!needs_images) return push_ram();
     push_step(k, has_second);
+  }
+
+  // See NOTE [ frames that nobody sees ].
+  RLB_FN void begin_unseen() {
+    const bool is_possible = recorded && options.observation_type != kRam && options.frame_skip > 2 &&
+                             options.frame_skip <= kMaxUnseen && !state().frame.is_partial;
+    console.record = is_possible && !e.steps_to_draw ? recorded : nullptr;
+    if (e.steps_to_draw) --e.steps_to_draw;
+  }
+
+  RLB_FN bool must_redraw(s32 k, bool is_last) const {
+    if (state().frame.is_partial) return true;
+    if (k > 2) return is_last;
+    return state().tia.drawn < state().tia.window_end;
+  }
+
+  RLB_FN void redraw() {
+    console.redraw(recorded, static_cast<s32>(console.record - recorded));
+    e.steps_to_draw = kStepsToDraw;
   }
 
   RLB_FN void end_step(s32 sum, bool over, bool is_late, bool life_lost) {

@@ -36,12 +36,16 @@ struct Console {
   u8* screens;  // [2][height * 160]; null where no frame is ever looked at.
   u32* log;     // [kLogSize]
   f32 repeat_probability;
-  Translator* translator = nullptr;  // Of this cartridge; without one the program is interpreted.
+  // Of this cartridge; without them the program is interpreted. The second is for frames that are not
+  // drawn.
+  Translator *translator = nullptr, *blind_translator = nullptr;
+  bool is_blind = false;    // Frames are not drawn.
+  State* record = nullptr;  // Where to put the state before the next frame; it moves on.
 
   RLB_FN Cart cart() const { return static_cast<Cart>(config.cart); }
   RLB_FN Rule rule_of() const { return static_cast<Rule>(config.rule); }
   RLB_FN u8* screen() const {
-    return screens ? screens + s.frame.buffer * (s.session.height * kWidth) : nullptr;
+    return screens && !is_blind ? screens + s.frame.buffer * (s.session.height * kWidth) : nullptr;
   }
   RLB_FN s32 lives() const { return rule_lives(rule_of(), s.rule); }
 
@@ -237,7 +241,8 @@ struct Console {
 
   RLB_FN void run_instructions(Run& run) {
 #if defined(RLB_TRANSLATES)
-    if (translator) return translator->run(run, kMaxInstructions);
+    Translator* chosen = run.screen ? translator : blind_translator;
+    if (chosen) return chosen->run(run, kMaxInstructions);
 #endif
     switch (cart()) {
       case Cart::k2K: return run_cpu<Cart::k4K>(run, kMaxInstructions);  // It is there twice.
@@ -254,6 +259,7 @@ struct Console {
 
   // One update of the picture: a frame, or a part of one that takes too long.
   RLB_FN void run_frame() {
+    if (record) *record++ = s;
     if (!s.frame.is_partial) begin_frame();
     s.frame.is_partial = 1;
     s.frame.has_stopped = 0;
@@ -267,9 +273,23 @@ struct Console {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
     } else if (!s.frame.is_greyed) {
-      grey_out();
+      // With a record all is to be drawn once more, on what was there before.
+      if (!record) grey_out();
       s.frame.is_greyed = 1;
     }
+  }
+
+  // Draws `n` frames that were recorded, after which the console is as it is now.
+  RLB_FN void redraw(const State* recorded, s32 n) {
+    State now = s;
+    is_blind = false;
+    record = nullptr;
+    for (s32 i = 0; i < n; ++i) {
+      s = recorded[i];
+      run_frame();
+    }
+    now.tia = s.tia;  // The same, but for what only matters to the picture.
+    s = now;
   }
 
   RLB_FN u8 colour_loss() const { return s.session.is_pal && (s.frame.lines & 1); }

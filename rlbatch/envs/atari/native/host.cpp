@@ -33,7 +33,7 @@ struct HostConsole {
 
   Console console() {
     return {config,      rom.data(),         state,           generators, screens.data(),
-            log.data(), repeat_probability, translator.get()};
+            log.data(), repeat_probability, translator.get(), nullptr};
   }
 
   bool is_truncated() {

@@ -76,7 +76,8 @@ struct HostBatch {
   struct Scratch {
     std::vector<u32> log = std::vector<u32>(kLogSize);
     std::vector<u8> image, kept;
-    std::vector<std::unique_ptr<Translator>> translators;  // Of every game.
+    std::vector<State> recorded = std::vector<State>(kMaxUnseen);
+    std::vector<std::unique_ptr<Translator>> translators, blind_translators;  // Of every game.
   };
 
   Options options{};
@@ -189,27 +190,35 @@ struct HostBatch {
     scratch.kept.resize(3 * kMaxHeight * kWidth);
     for (size_t g = 0; g < games.size(); ++g) {
       const Cart cart = static_cast<Cart>(games[g].config.cart);
-      scratch.translators.push_back(
-          translator_of(cart, roms[g].data(), options.observation_type == kRam));
+      scratch.translators.push_back(translator_of(cart, roms[g].data(), false));
+      scratch.blind_translators.push_back(translator_of(cart, roms[g].data(), true));
     }
     return scratch;
   }
 
-  Console console(Slot& slot, u32* log, Translator* translator = nullptr) {
+  Console console(Slot& slot, u32* log = nullptr, Translator* translator = nullptr,
+                  Translator* blind_translator = nullptr) {
     const size_t game = static_cast<size_t>(slot.game);
     u8* screens = slot.screens.empty() ? nullptr : slot.screens.data();
     return {games[game].config, roms[game].data(), slot.state, slot.generators,
-            screens,            log,               options.repeat_probability, translator};
+            screens,            log,               options.repeat_probability, translator,
+            blind_translator};
   }
 
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
     Slot& slot = slots[static_cast<size_t>(job.env)];
     const size_t game = static_cast<size_t>(slot.game);
-    Environment env{games[game],  options,
-                    resizes[game], console(slot, scratch.log.data(), scratch.translators[game].get()),
-                    slot.episode, slot.noops,
-                    slot.ring.data(), scratch.image.data(),
-                    scratch.kept.data()};
+    Environment env{games[game],
+                    options,
+                    resizes[game],
+                    console(slot, scratch.log.data(), scratch.translators[game].get(),
+                            scratch.blind_translators[game].get()),
+                    slot.episode,
+                    slot.noops,
+                    slot.ring.data(),
+                    scratch.image.data(),
+                    scratch.kept.data(),
+                    scratch.recorded.data()};
     if (slot.episode.has_kept) std::memcpy(scratch.kept.data(), slot.kept.data(), slot.kept.size());
     const bool steps = job.kind == kStep || job.kind == kStepThrough;
     if (job.kind == kLoad) env.load(job.seed);
@@ -266,7 +275,7 @@ struct HostBatch {
 
   void render(s32 env, u8* out) {
     Slot& slot = slots[static_cast<size_t>(env)];
-    const u8* screen = console(slot, nullptr).screen();
+    const u8* screen = console(slot).screen();
     const u8(*palette)[3] = slot.state.session.is_pal ? PAL_RGB : NTSC_RGB;
     for (s32 i = 0; screen && i < slot.state.session.height * kWidth; ++i) {
       std::memcpy(out + 3 * i, palette[screen[i]], 3);
