@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from rlbatch.envs.atari import build
+from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import Game
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
@@ -439,6 +440,23 @@ class NativeBatch:
         for row, number in zip(states, ids, strict=True):
             body = row[_HEADER.itemsize :]
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
+
+    def from_ale(self, ids: list[int], ale: Any) -> None:
+        """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.
+
+        Raises:
+            CallOrderError: A job is under way, or it is closed.
+            ValueError: `ale` has another game.
+        """
+        self.check_idle("from_ale")
+        for number in ids:
+            md5, height = self.game_of[number].md5, self.game_of[number].height
+            state, screen = ale_state(ale, md5, (height, _SCREEN_WIDTH))
+            pointer = screen.ctypes.data
+            if self._library.rlb_batch_import(
+                self._handle, number, md5.encode(), state, len(state), pointer
+            ):
+                raise ValueError(f"ale: expected {self.game_of[number].name}, got another game")
 
     def _owner(self, number: int) -> int:
         words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]

@@ -269,6 +269,8 @@ def _signatures() -> dict[str, tuple]:
         "rlb_console_state_size": (i64, pointer, i32),
         "rlb_console_save": (none, pointer, pointer, i32),
         "rlb_console_restore": (i32, pointer, ctypes.c_char_p, i64),
+        "rlb_console_import": (i32, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
+        "rlb_batch_import": (i32, pointer, i32, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
         "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32),
         "rlb_batch_free": (none, pointer),
         "rlb_batch_send": (none, pointer, i32, pointer, pointer),

@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari.console_state import ConsoleState
+from rlbatch.envs.atari.console_state import ConsoleState, ale_state
 from rlbatch.envs.atari.games import ACTIONS, GAMES, Game
 from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
 from rlbatch.errors import CallOrderError, DtypeMismatchError, ShapeError
@@ -495,6 +495,29 @@ class Console:
     def restoreSystemState(self, state: ConsoleState) -> None:
         """Goes back to a state, see `restoreState`."""
         self.restoreState(state)
+
+    def from_ale(self, ale: Any) -> None:
+        """Goes to where a console of ale-py is, random numbers included.
+
+        ale-py's states lack a little, such as the action that is being repeated and pictures but
+        the last. In all games but Tic-Tac-Toe 3D, whose frames take several calls, both consoles
+        are the same from there on. Of Miniature Golf it lacks what the next reward is made from.
+
+        Args:
+            ale: An `ale_py.ALEInterface` with the same ROM, and the same settings for sticky
+                actions if these are to be the same.
+
+        Raises:
+            CallOrderError: No ROM is loaded.
+            ValueError: `ale` has another game, or no game.
+        """
+        md5 = self._loaded("from_ale").md5
+        state, screen = ale_state(ale, md5, self.getScreenDims())
+        pointer = screen.ctypes.data
+        if self._library.rlb_console_import(
+            self._handle, md5.encode(), state, len(state), pointer
+        ):
+            raise ValueError(f"ale: expected a state of the ROM {md5}, got another game's")
 
     def _get(self, field: _Field) -> int:
         return int(self._library_for(field.name).rlb_console_get(self._handle, field))

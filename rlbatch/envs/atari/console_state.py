@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import Any
+
+import numpy as np
 
 
 class ConsoleState:
@@ -97,3 +100,24 @@ class ConsoleState:
 
     def __repr__(self) -> str:
         return f"ConsoleState({self.md5}, frame {self._frame_number}, {len(self.data)} bytes)"
+
+
+def ale_state(ale: Any, md5: str, dims: tuple[int, int]) -> tuple[bytes, np.ndarray]:
+    """Returns the state of a console of ale-py, and its screen.
+
+    Args:
+        ale: An `ale_py.ALEInterface`.
+        md5: MD5 of the ROM that it should have.
+        dims: Height and width of that game's screen.
+
+    Returns:
+        The bytes that ale-py serializes, random numbers included, and palette indices, `dims`
+        uint8.
+
+    Raises:
+        ValueError: The screen has another size.
+    """
+    screen = np.ascontiguousarray(ale.getScreen(), np.uint8)
+    if screen.shape != dims:
+        raise ValueError(f"ale: expected the ROM {md5}, screen {dims}, got screen {screen.shape}")
+    return ale.cloneState(include_rng=True).serialize(), screen

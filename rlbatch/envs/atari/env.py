@@ -263,6 +263,25 @@ class AtariEnv(VecEnv):
         self._check_was_reset("set_state")
         self._batch.restore(self._batch.ids(ids), states.numpy())
 
+    def from_ale(self, ale: Any, ids: Any = None) -> None:
+        """Puts environments where a console of ale-py is, as if their episodes began there.
+
+        The stack of observations starts with the console's screen, rewards are counted from 0, and
+        the frames of the console's episode count for `max_num_frames_per_episode`. What ale-py's
+        states lack is told at `Console.from_ale`. Sticky actions repeat the same random numbers in
+        all of `ids`.
+
+        Args:
+            ale: An `ale_py.ALEInterface` with the game that they play.
+            ids: Numbers of environments; None for all.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+            ValueError: `ale` has another game.
+        """
+        self._check_was_reset("from_ale")
+        self._batch.from_ale(self._batch.ids(ids), ale)
+
     def bytes_per_env(self) -> int:
         """Returns the bytes that the largest environment takes, its observation stack included."""
         return self._batch.bytes_per_env()

@@ -181,6 +181,11 @@ struct Environment {
       console.act(kActionNoop);
       if (state().rule.terminal) console.reset_game();
     }
+    begin_episode();
+  }
+
+  // The console is where an episode begins.
+  RLB_FN void begin_episode() {
     e = Episode{};
     for (s32 i = 0; i < options.stack * frame_size(options); ++i) ring[i] = 0;
     e.is_of_one = 1;

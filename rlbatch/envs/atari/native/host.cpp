@@ -205,6 +205,18 @@ RLB_API s32 rlb_console_restore(void* handle, const u8* in, s64 size) {
   return 0;
 }
 
+// See `import_ale`; the screen has the height of the console's.
+RLB_API s32 rlb_console_import(void* handle, const char* md5, const u8* bytes, s64 n,
+                               const u8* screen) {
+  HostConsole& c = at(handle);
+  Console console = c.console();
+  if (!import_ale(console, md5, bytes, n)) return 1;
+  const size_t size = static_cast<size_t>(c.state.session.height * kWidth);
+  std::memcpy(c.screens.data(), screen, size);
+  std::memcpy(c.screens.data() + size, screen, size);
+  return 0;
+}
+
 // --- Batches. ---
 
 RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, const u8* const* roms,
@@ -252,6 +264,11 @@ RLB_API void rlb_batch_rgb(void* handle, s32 env, u8* out) {
 
 RLB_API s32 rlb_batch_height(void* handle, s32 env) {
   return static_cast<HostBatch*>(handle)->slots[static_cast<size_t>(env)].state.session.height;
+}
+
+RLB_API s32 rlb_batch_import(void* handle, s32 env, const char* md5, const u8* bytes, s64 n,
+                             const u8* screen) {
+  return !static_cast<HostBatch*>(handle)->import(env, md5, bytes, n, screen);
 }
 
 RLB_API s64 rlb_batch_state_size(void* handle) {

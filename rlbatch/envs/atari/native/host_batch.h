@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "ale_state.h"
 #include "batch.h"
 
 namespace rlbatch::atari {
@@ -205,20 +206,24 @@ struct HostBatch {
             blind_translator};
   }
 
+  Environment environment(Slot& slot, Scratch& scratch) {
+    const size_t game = static_cast<size_t>(slot.game);
+    return Environment{games[game],
+                       options,
+                       resizes[game],
+                       console(slot, scratch.log.data(), scratch.translators[game].get(),
+                               scratch.blind_translators[game].get()),
+                       slot.episode,
+                       slot.noops,
+                       slot.ring.data(),
+                       scratch.image.data(),
+                       scratch.kept.data(),
+                       scratch.recorded.data()};
+  }
+
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
     Slot& slot = slots[static_cast<size_t>(job.env)];
-    const size_t game = static_cast<size_t>(slot.game);
-    Environment env{games[game],
-                    options,
-                    resizes[game],
-                    console(slot, scratch.log.data(), scratch.translators[game].get(),
-                            scratch.blind_translators[game].get()),
-                    slot.episode,
-                    slot.noops,
-                    slot.ring.data(),
-                    scratch.image.data(),
-                    scratch.kept.data(),
-                    scratch.recorded.data()};
+    Environment env = environment(slot, scratch);
     if (slot.episode.has_kept) std::memcpy(scratch.kept.data(), slot.kept.data(), slot.kept.size());
     const bool steps = job.kind == kStep || job.kind == kStepThrough;
     if (job.kind == kLoad) env.load(job.seed);
@@ -322,6 +327,19 @@ struct HostBatch {
       const size_t planes = options.observation_type == kRgb ? 3 : 1;
       slot.kept.assign(in, in + planes * static_cast<size_t>(slot.state.session.height * kWidth));
     }
+  }
+
+  // Puts an environment where a console was when ale-py saved it, with its screen, as if an episode
+  // began there. Returns false, and changes nothing, if the bytes are not of this game.
+  bool import(s32 env_number, const char* md5, const u8* bytes, s64 n, const u8* screen) {
+    Slot& slot = slots[static_cast<size_t>(env_number)];
+    Environment env = environment(slot, own_scratch);
+    if (!import_ale(env.console, md5, bytes, n)) return false;
+    for (size_t k = 0; k < slot.screens.size(); ++k) slot.screens[k] = screen[k % (slot.screens.size() / 2)];
+    std::vector<u8>().swap(slot.kept);
+    env.begin_episode();
+    slot.episode.elapsed = slot.state.session.episode_frame_number;
+    return true;
   }
 
   static void put(u8*& out, const void* from, size_t n) {

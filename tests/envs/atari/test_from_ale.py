@@ -1,0 +1,114 @@
+"""States of ale-py, imported: from there on a console here and the one of ale-py stay equal."""
+
+from __future__ import annotations
+
+import ale_py
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import DictTensor
+from rlbatch.envs.atari import GAMES, AtariEnv, Console
+from rlbatch.envs.atari.roms import rom_folder
+from rlbatch.errors import CallOrderError
+
+# Its frames take several calls, of which ale-py's states say nothing.
+GAMES_OF_WHOLE_FRAMES = [name for name in GAMES if name != "tic_tac_toe_3d"]
+
+
+def new_ale(game: str, sticky: float = 0.0) -> ale_py.ALEInterface:
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 5)
+    ale.setFloat("repeat_action_probability", sticky)
+    ale.loadROM(str(rom_folder() / f"{game}.bin"))
+    return ale
+
+
+def play(ale: ale_py.ALEInterface, n_frames: int, rng: np.random.Generator) -> None:
+    actions = ale.getLegalActionSet()
+    for _ in range(n_frames):
+        ale.act(actions[rng.integers(len(actions))])
+        if ale.game_over():
+            ale.reset_game()
+
+
+@pytest.mark.parametrize("game", GAMES_OF_WHOLE_FRAMES)
+def test_a_console_goes_on_like_the_one_that_was_imported(game: str) -> None:
+    ale, console, rng = new_ale(game), Console(), np.random.default_rng(1)
+    console.setFloat("repeat_action_probability", 0)
+    console.loadROM(game)
+    actions = ale.getLegalActionSet()
+    for n_frames in (1, 150, 333):
+        play(ale, n_frames, rng)
+        console.from_ale(ale)
+        assert (console.getRAM() == ale.getRAM()).all()
+        assert (console.getScreen() == ale.getScreen()).all()
+        assert console.lives() == ale.lives()
+        assert console.getFrameNumber() == ale.getFrameNumber()
+        for k in range(25):
+            action = actions[rng.integers(len(actions))]
+            rewards = console.act(action.value), ale.act(action)
+            assert rewards[0] == rewards[1] or game == "miniature_golf"
+            assert (console.getRAM() == ale.getRAM()).all()
+            # What a frame does not draw shows the last picture but one, which is not saved.
+            assert k == 0 or (console.getScreen() == ale.getScreen()).all()
+            assert (console.lives(), console.game_over()) == (ale.lives(), ale.game_over())
+            if ale.game_over():
+                break
+
+
+def test_random_numbers_are_imported() -> None:
+    ale, console, rng = new_ale("breakout", sticky=0.5), Console(), np.random.default_rng(2)
+    console.setFloat("repeat_action_probability", 0.5)
+    console.loadROM("breakout")
+    play(ale, 100, rng)
+    ale.act(ale_py.Action.NOOP)
+    console.from_ale(ale)
+    console.act(0)
+    ale.act(ale_py.Action.NOOP)  # From here on both repeat the same action.
+    for action in rng.integers(0, 5, 60).tolist():
+        console.act(action)
+        ale.act(ale_py.Action(action))
+        assert (console.getRAM() == ale.getRAM()).all()
+
+
+def test_a_batch_is_seeded_from_a_console_of_ale_py() -> None:
+    ale, rng = new_ale("ms_pacman"), np.random.default_rng(3)
+    play(ale, 400, rng)
+    env = AtariEnv("ms_pacman", 3, seed=0, full_action_space=True, reward_clipping=False)
+    env.reset()
+    before = env.get_ram([1])
+    env.from_ale(ale, [0, 2])
+    assert (env.get_ram([1]) == before).all()
+    observation = env.observe()
+    assert observation["initial_state"].all()
+    assert (observation["frame"][0] == observation["frame"][2]).all()
+    assert (observation["frame"][0] != observation["frame"][1]).any()
+    assert (env.get_ram([0, 2]).numpy() == ale.getRAM()).all()
+    assert (env.render([0])[0].numpy() == ale.getScreenRGB()).all()
+    for action in rng.integers(0, 18, 20).tolist():
+        (after, _), _ = env.step(DictTensor({"action": torch.full((3,), action)}))
+        reward = sum(ale.act(ale_py.Action(action)) for _ in range(4))
+        assert after["reward"][[0, 2]].tolist() == [reward] * 2
+        assert (env.get_ram([0, 2]).numpy() == ale.getRAM()).all()
+        assert (env.render([2])[0].numpy() == ale.getScreenRGB()).all()
+
+
+def test_other_games_are_refused() -> None:
+    console = Console()
+    with pytest.raises(CallOrderError, match="from_ale"):
+        console.from_ale(new_ale("pong"))
+    console.loadROM("breakout")
+    ram = console.getRAM()
+    with pytest.raises(ValueError, match="another game"):
+        console.from_ale(new_ale("pong"))
+    with pytest.raises(ValueError, match="screen"):
+        console.from_ale(new_ale("adventure"))
+    assert (console.getRAM() == ram).all()
+    env = AtariEnv("breakout", 1, seed=0)
+    with pytest.raises(CallOrderError, match="reset"):
+        env.from_ale(new_ale("breakout"))
+    env.reset()
+    with pytest.raises(ValueError, match="breakout"):
+        env.from_ale(new_ale("pong"))
