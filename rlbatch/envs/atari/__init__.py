@@ -11,6 +11,7 @@ from rlbatch.envs.atari.games import ACTIONS, GAMES, Game, find_game
 from rlbatch.envs.atari.registration import register
 from rlbatch.envs.atari.roms import RomError, RomNotFoundError, read_rom
 from rlbatch.envs.atari.vector_env import AtariVectorEnv
+from rlbatch.envs.atari.video import record_video
 
 __all__ = [
     "ACTIONS",
@@ -26,6 +27,7 @@ __all__ = [
     "RomNotFoundError",
     "find_game",
     "read_rom",
+    "record_video",
     "register",
 ]
 

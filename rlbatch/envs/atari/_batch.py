@@ -406,7 +406,7 @@ class NativeBatch:
         """Returns the states of some environments, [n, n_bytes] uint8."""
         self.check_idle("get_state")
         n_bytes = self._library.rlb_batch_state_size(self._handle)
-        out = np.empty((len(ids), _HEADER.itemsize + n_bytes), np.uint8)
+        out = np.zeros((len(ids), _HEADER.itemsize + n_bytes), np.uint8)
         for row, number in zip(out, ids, strict=True):
             body = row[_HEADER.itemsize :]
             self._library.rlb_batch_save(self._handle, number, body.ctypes.data)

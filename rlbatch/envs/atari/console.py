@@ -514,9 +514,7 @@ class Console:
         md5 = self._loaded("from_ale").md5
         state, screen = ale_state(ale, md5, self.getScreenDims())
         pointer = screen.ctypes.data
-        if self._library.rlb_console_import(
-            self._handle, md5.encode(), state, len(state), pointer
-        ):
+        if self._library.rlb_console_import(self._handle, md5.encode(), state, len(state), pointer):
             raise ValueError(f"ale: expected a state of the ROM {md5}, got another game's")
 
     def _get(self, field: _Field) -> int:
