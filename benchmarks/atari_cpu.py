@@ -10,7 +10,7 @@ of the console: four per step.
   threads; `ratio/GAME/THREADS` of each.
 - `envpool_geomean_ratio`: EnvPool against ale-py's AtariVectorEnv; None where it is not installed.
 - `emulation_ratio`: emulation alone, in one thread: `AtariEnv` with the RAM as observation against
-  `ALEInterface.act`, both with the same frame skip; the geometric mean, and `emulation/GAME` of each.
+  `ALEInterface.act`, with the same frame skip; the geometric mean, and `emulation/GAME` of each.
 """
 
 from __future__ import annotations

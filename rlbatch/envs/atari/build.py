@@ -42,6 +42,15 @@ _COMPILE_TIMEOUT_S = 600
 
 _log = logging.getLogger(__name__)
 
+# The libraries of a wheel, the best first, and what Linux calls the instructions that they need; see
+# CMakeLists.txt. Source: x86-64 psABI 1.0, section 3.1.1.
+_LEVELS = {
+    "v4": "avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi avx2 bmi1 bmi2 fma movbe".split(),
+    "v3": "avx2 bmi1 bmi2 fma movbe f16c abm".split(),
+    "v2": "sse4_2 popcnt".split(),
+    "any": [],
+}
+
 # In the order of `cart` in the configuration of a console.
 CARTS = ("2K", "4K", "F8", "F8SC", "F6", "F6SC", "E0", "FE", "DPC")
 
@@ -124,8 +133,8 @@ def library_path() -> Path:
     named = os.environ.get(LIBRARY_VARIABLE)
     if named:
         return Path(named)
-    packaged = NATIVE / f"{_NAME}.so"
-    if packaged.exists():
+    packaged = packaged_library()
+    if packaged:
         return packaged
     compiler = find_compiler()
     path = cache_folder() / f"{_NAME}-{cache_key(compiler)}.so"
@@ -135,6 +144,16 @@ def library_path() -> Path:
                 _log.warning("compiling the Atari core, once, to %s", path)
                 compile_library(path, compiler)
     return path
+
+
+def packaged_library() -> Path | None:
+    """Returns the best of a wheel's libraries that this processor can run; None in a checkout."""
+    known = _processor().split()
+    for level, needed in _LEVELS.items():
+        path = NATIVE / f"{_NAME}_{level}.so"
+        if path.exists() and set(needed).issubset(known):
+            return path
+    return None
 
 
 @contextlib.contextmanager
@@ -246,7 +265,7 @@ def _processor() -> str:
         return f"{platform.machine()} {platform.processor()}"
     words = ("vendor_id", "cpu family", "model", "flags", "Features", "CPU part")
     found = {line.partition(":")[0].strip(): line.partition(":")[2] for line in lines}
-    return platform.machine() + "".join(found.get(word, "") for word in words)
+    return " ".join([platform.machine(), *(found.get(word, "") for word in words)])
 
 
 def _signatures() -> dict[str, tuple]:

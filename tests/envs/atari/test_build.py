@@ -98,9 +98,22 @@ def test_a_cache_that_cannot_be_written_is_named(compiler, monkeypatch):
 
 def test_a_packaged_library_comes_before_the_compiler(compiler, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "NATIVE", tmp_path)
-    packaged = tmp_path / "librlbatch_atari.so"
+    packaged = tmp_path / "librlbatch_atari_any.so"
     packaged.touch()
     assert build.library_path() == packaged
+
+
+def test_the_best_packaged_library_that_the_processor_runs_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "NATIVE", tmp_path)
+    for level in ("v2", "v3", "v4"):
+        (tmp_path / f"librlbatch_atari_{level}.so").touch()
+    v2, v3 = "sse4_2 popcnt", "avx2 bmi1 bmi2 fma movbe f16c abm"
+    v4 = "avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi"
+    levels = {"fpu": None, v2: "v2", f"{v2} {v3}": "v3", f"{v2} {v3} {v4}": "v4"}
+    for flags, level in levels.items():
+        monkeypatch.setattr(build, "_processor", lambda flags=flags: f"x86_64 {flags}")
+        expected = tmp_path / f"librlbatch_atari_{level}.so" if level else None
+        assert build.packaged_library() == expected
 
 
 def test_the_environment_names_another_library(compiler, tmp_path, monkeypatch):
