@@ -265,7 +265,7 @@ struct Console {
     s.frame.has_stopped = 0;
     const Picture picture{s.session.height, static_cast<u8>(config.has_hmove_blanks),
                           colour_loss()};
-    Run run{&s, cart(), rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess};
+    Run run{&s, cart(), rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess, 0};
     const s32 drawn = s.tia.drawn;
     if (!s.cpu.is_jammed) run_instructions(run);
     flush_log(run, run.n_log, run.last_access, drawn);

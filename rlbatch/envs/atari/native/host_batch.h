@@ -63,6 +63,22 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
   return nullptr;
 }
 
+// Images that are kept from step to step, as pairs of a length and a value: most are plain.
+inline std::vector<u8> packed(const u8* image, size_t n) {
+  std::vector<u8> runs;
+  for (size_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && image[end] == image[i] && end - i < 255;) ++end;
+    runs.push_back(static_cast<u8>(end - i));
+    runs.push_back(image[i]);
+  }
+  runs.shrink_to_fit();
+  return runs;
+}
+
+inline void unpack(const std::vector<u8>& runs, u8* image) {
+  for (size_t k = 0; k < runs.size(); image += runs[k], k += 2) std::memset(image, runs[k + 1], runs[k]);
+}
+
 struct HostBatch {
   struct Slot {
     State state{};
@@ -224,7 +240,7 @@ struct HostBatch {
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
     Slot& slot = slots[static_cast<size_t>(job.env)];
     Environment env = environment(slot, scratch);
-    if (slot.episode.has_kept) std::memcpy(scratch.kept.data(), slot.kept.data(), slot.kept.size());
+    if (slot.episode.has_kept) unpack(slot.kept, scratch.kept.data());
     const bool steps = job.kind == kStep || job.kind == kStepThrough;
     if (job.kind == kLoad) env.load(job.seed);
     if (job.kind == kReset || job.kind == kLoad) env.reset();
@@ -238,7 +254,7 @@ struct HostBatch {
     write_place(env, outputs, job.place);
     if (slot.episode.has_kept) {
       const s32 n = env.n_planes() * env.n_pixels();
-      slot.kept.assign(scratch.kept.data(), scratch.kept.data() + n);
+      slot.kept = packed(scratch.kept.data(), static_cast<size_t>(n));
     } else if (slot.kept.capacity()) {
       std::vector<u8>().swap(slot.kept);  // Frames that take two calls are rare.
     }
@@ -311,7 +327,7 @@ struct HostBatch {
     std::memcpy(out, slot.screens.data(), slot.screens.size());
     out += max_screens();
     put(out, slot.ring.data(), slot.ring.size());
-    if (slot.episode.has_kept) std::memcpy(out, slot.kept.data(), slot.kept.size());
+    if (slot.episode.has_kept) unpack(slot.kept, out);
   }
 
   void restore(s32 env, const u8* in) {
@@ -325,7 +341,7 @@ struct HostBatch {
     get(in, slot.ring.data(), slot.ring.size());
     if (slot.episode.has_kept) {
       const size_t planes = options.observation_type == kRgb ? 3 : 1;
-      slot.kept.assign(in, in + planes * static_cast<size_t>(slot.state.session.height * kWidth));
+      slot.kept = packed(in, planes * static_cast<size_t>(slot.state.session.height * kWidth));
     }
   }
 

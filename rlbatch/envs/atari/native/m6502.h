@@ -26,10 +26,12 @@ struct Run {
   s32 n_log;
   s32 log_base;     // CPU cycles at which the log began.
   s32 last_access;  // CPU cycles of the last access to the TIA.
+  u32 n_replays;    // Of the log.
 };
 
 RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access,
                                s32 drawn_before = kGoesOn) {
+  ++run.n_replays;
   replay(run.state->tia, run.picture, run.log, n_log, run.log_base, last_access, run.screen,
          drawn_before);
 }
@@ -176,7 +178,8 @@ struct Bus {
 
   // A branch back to `LDA INTIM` waits for the timer. The turns that find it above zero change nothing
   // but the time, and are left out; two instructions are left at least, to set the registers.
-  RLB_HOT void skip_wait(u32 target, s32 branch_cycles) {
+  RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
+    if (is_bpl && state.riot.timer > 128) return;  // Such a value is negative, and ends the loop.
     if (!is_plain_code<kKind>(target)) return;
     const u32 load = fetch_word(target) & 0xffffff;
     if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
@@ -384,7 +387,8 @@ RLB_HOT void execute(BusT& bus, Registers& r, u32 word) {
       r.pc = target;
       if constexpr (kPlain) {
         const bool may_wait = opcode == 0xd0 || opcode == 0x10;  // BNE, BPL
-        if (may_wait && offset == 0xfb) bus.skip_wait(target, 2 + extra);
+        const bool is_bpl = opcode == 0x10;
+        if (may_wait && offset == 0xfb) bus.skip_wait(target, 2 + extra, is_bpl);
       }
     }
   };

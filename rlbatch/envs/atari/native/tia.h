@@ -707,8 +707,10 @@ struct Beam {
     advance(clock + delay(reg, clock));
     switch (reg) {
       case kVBLANK:
-        if ((tia.vblank ^ value) & 2) touch();
-        take_visible(pixel());
+        if ((tia.vblank ^ value) & 2) {
+          touch();
+          take_visible(pixel());
+        }
         tia.vblank = value;
         break;
       case kNUSIZ0: case kNUSIZ1: write_size(static_cast<s32>(reg - kNUSIZ0), value); break;

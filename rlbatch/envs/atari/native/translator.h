@@ -74,39 +74,50 @@ inline void start_shadow(const Tia& tia, u16* shadow) {
   shadow[kENABL] = static_cast<u16>(tia.ball | kUnknown);
 }
 
-// The bus of the interpreter, for one access.
+// The bus of the interpreter, for one access or instruction.
 struct SlowBus {
   Machine& m;
+  const bool writes;  // Or else only reads.
+  const u32 n_replays;
   Bus<Cart::kAny> bus;
 
-  explicit SlowBus(Machine& machine)
+  SlowBus(Machine& machine, bool may_write)
       : m(machine),
+        writes(may_write),
+        n_replays(machine.run->n_replays),
         bus{*m.run, *m.run->state, m.rom, m.log, m.cycles, m.n_log, m.left,
             m.line_limit, m.last_access, m.latch} {}
   ~SlowBus() {
-    // A log that has become shorter has been replayed since.
-    for (s32 k = m.n_log <= bus.n_log ? m.n_log : 0; k < bus.n_log; ++k) {
-      note_write(m.shadow, m.log[k] >> 8 & 63, m.log[k] & 0xff);
-    }
-    if (m.n_log == kLogSize - 1 && bus.n_log == 0) start_shadow(m.run->state->tia, m.shadow);
+    if (writes) note_writes();
     m.cycles = bus.cycles;
     m.n_log = bus.n_log;
     m.left = bus.left;
     m.last_access = bus.last_access;
     m.latch = bus.latch;
   }
+
+  void note_writes() {
+    // Of writes before a replay only the effects are left.
+    const bool is_replayed = m.run->n_replays != n_replays;
+    if (is_replayed) start_shadow(m.run->state->tia, m.shadow);
+    for (s32 k = is_replayed ? 0 : m.n_log; k < bus.n_log; ++k) {
+      note_write(m.shadow, m.log[k] >> 8 & 63, m.log[k] & 0xff);
+    }
+  }
 };
 
 inline u32 read_slowly(Machine* m, u32 address, u32 latch) {
   m->latch = latch;
-  return SlowBus(*m).bus.read(address);
+  return SlowBus(*m, false).bus.read(address);
 }
 
-inline void write_slowly(Machine* m, u32 address, u32 value) { SlowBus(*m).bus.write(address, value); }
+inline void write_slowly(Machine* m, u32 address, u32 value) {
+  SlowBus(*m, true).bus.write(address, value);
+}
 
 // What the stack gives up, wherever it is.
 inline u32 pull_slowly(Machine* m, u32 opcode) {
-  SlowBus slow(*m);
+  SlowBus slow(*m, false);
   slow.bus.latch = opcode;
   slow.bus.read_zero_page(m->sp);
   m->sp = (m->sp + 1) & 0xff;
@@ -132,8 +143,13 @@ inline s32 next_line(Machine* m, s32 cycles) {
   return past ? cycles + 76 - past : cycles;
 }
 
+constexpr s32 kIsBpl = 256;  // Added to the period.
+
 // Leaves out turns of a loop that waits for the timer; see `Bus::skip_wait`.
 inline s32 skip_turns(Machine* m, s32 cycles, s32 period) {
+  const bool is_bpl = period & kIsBpl;
+  period &= ~kIsBpl;
+  if (is_bpl && m->run->state->riot.timer > 128) return cycles;
   s32 turns = reads_until_zero(m->run->state->riot, cycles + 4, period);
   if (turns > (m->left - 2) / 2) turns = m->left >= 2 ? (m->left - 2) / 2 : 0;
   m->left -= 2 * turns;
@@ -281,7 +297,7 @@ class Translator {
   RLB_COLD static void interpret(Machine& m) {
     Registers r = registers(m);
     {
-      SlowBus slow(m);
+      SlowBus slow(m, true);
       --slow.bus.left;
       execute_slowly(slow.bus, r);
     }
@@ -1045,10 +1061,7 @@ class Translator {
   }
 
   bool translate_others(const u8* p) {
-    if ((p[0] & 0x1f) == 0x10) {
-      branch(p);
-      return true;
-    }
+    if ((p[0] & 0x1f) == 0x10) return branch(p);
     switch (p[0]) {
       case 0x18: set_flag(kC, 0); return true;
       case 0x38: set_flag(kC, 1); return true;
@@ -1117,9 +1130,10 @@ class Translator {
     return true;
   }
 
-  void branch(const u8* p) {
+  bool branch(const u8* p) {
     takes(2, 2);
     const u32 target = (next_pc + (p[1] ^ 0x80u) - 0x80u) & 0xffff;
+    if (!(target & 0x1000)) return false;  // The bus would show there.
     const s32 extra = (target ^ next_pc) & 0xff00 ? 2 : 1;
     const bool is_if_set = p[0] & 0x20;
     u8* site;
@@ -1136,13 +1150,16 @@ class Translator {
         as.test_byte(kNz);
         site = as.jump_later(is_if_set ? kEqual : kNotEqual);
     }
-    const s32 period = is_wait(p, target) ? 6 + extra : 0;
+    const s32 period = is_wait(p, target) ? 6 + extra + (p[0] == 0x10 ? kIsBpl : 0) : 0;
     branches.push_back({site, cycles + 2 + extra, instructions + 1, target, period});
+    return true;
   }
 
   // See `Bus::skip_wait`.
   bool is_wait(const u8* p, u32 target) const {
-    if ((p[0] != 0xd0 && p[0] != 0x10) || p[1] != 0xfb || !is_plain(target)) return false;
+    if ((p[0] != 0xd0 && p[0] != 0x10) || p[1] != 0xfb || !is_plain(target) || !is_fixed(target)) {
+      return false;
+    }
     const u8* load = rom + place_of(target);
     return (load[0] == 0xad || load[0] == 0xae || load[0] == 0xac) && load[1] == 0x84 && load[2] == 2;
   }
@@ -1174,6 +1191,10 @@ class Translator {
     as.move(rax, rsi);
     as.apply(kAnd, rax, 0xfff);
     only_constants();
+    if (end_of_constants() == 0x1000) {  // What follows the last byte is the TIA.
+      as.apply(kCmp, rax, 0xfffu);
+      leave_if(kEqual, kInterpret);
+    }
     as.apply(kAdd, kSp, 2u);
     as.apply(kAdd, rsi, 1u);
     as.low_word(rsi, rsi);
