@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 
 # One module of benchmarks/ per published number; scripts/gpu_suite.sh runs the same list.
-BENCHMARKS ?= batcher dicttensor reinforce
+BENCHMARKS ?= atari_cpu batcher dicttensor reinforce
 
 .DELETE_ON_ERROR:
 .PHONY: train test slow check conformance sanitize bench gpu docs clean
@@ -31,6 +31,7 @@ conformance: .venv/.installed  ## All Atari games and 300 made-up cartridges bes
 
 sanitize: .venv/.installed  ## Less of the same, with the address and undefined-behaviour sanitizers
 	$(BIN)/python -m scripts.conformance --sanitize $(ARGS)
+	$(BIN)/python -m scripts.conformance --sanitize --interpret $(ARGS)
 
 bench: .venv/.installed  ## Every benchmark, one after the other
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(ARGS); done

@@ -71,6 +71,8 @@ class Config:
     """Everything that has to be equal before a release."""
     sanitize: bool = False
     """Compile with the address and undefined-behaviour sanitizers; by default, less of it all."""
+    interpret: bool = False
+    """Interpret programs rather than translate them."""
     processes: int = 2
     """ROMs that run at a time."""
     seed: int = 0
@@ -460,6 +462,8 @@ def main(config: Config) -> int:
     Raises:
         RuntimeError: A part has compared nothing.
     """
+    if config.interpret:
+        os.environ["RLBATCH_ATARI_TRANSLATE"] = "0"
     if config.sanitize:
         use_sanitizers()
     library = build.library_path()
