@@ -42,8 +42,8 @@ _COMPILE_TIMEOUT_S = 600
 
 _log = logging.getLogger(__name__)
 
-# The libraries of a wheel, the best first, and what Linux calls the instructions that they need; see
-# CMakeLists.txt. Source: x86-64 psABI 1.0, section 3.1.1.
+# The libraries of a wheel, the best first, and what Linux calls the instructions that they
+# need; see CMakeLists.txt. Source: x86-64 psABI 1.0, section 3.1.1.
 _LEVELS = {
     "v4": "avx512f avx512bw avx512cd avx512dq avx512vl avx512vbmi avx2 bmi1 bmi2 fma movbe".split(),
     "v3": "avx2 bmi1 bmi2 fma movbe f16c abm".split(),
