@@ -401,7 +401,8 @@ def test_bytes_that_are_no_state_are_refused():
 
 def test_before_a_rom_is_loaded_nothing_works():
     arguments = {"act": (0,), "setMode": (0,), "setDifficulty": (0,), "setRAM": (0, 0)}
-    arguments |= {"restoreState": (None,), "restoreSystemState": (None,), "saveScreenPNG": ("x",)}
+    arguments |= {"restoreState": (None,), "restoreSystemState": (None,), "from_ale": (None,)}
+    arguments |= {"saveScreenPNG": ("x",)}
     free = {"isSupportedROM", "loadROM", "setLoggerMode", "getRAMSize"}
     free |= {f"{verb}{kind}" for verb in ("get", "set") for kind in ("Int", "Float", "Bool")}
     free |= {"getString", "setString"}
