@@ -8,6 +8,8 @@ of the console: four per step.
 
 - `geomean_ratio`, `min_ratio`: AtariVectorEnv here against ale-py's, over all games and numbers of
   threads; `ratio/GAME/THREADS` of each.
+- `env_geomean_ratio`, `env_min_ratio`, `env_ratio/GAME/THREADS`: the same for AtariEnv, the form
+  that batchers take.
 - `envpool_geomean_ratio`: EnvPool against ale-py's AtariVectorEnv; None where it is not installed.
 - `emulation_ratio`: emulation alone, in one thread: `AtariEnv` with the RAM as observation against
   `ALEInterface.act`, with the same frame skip; the geometric mean, and `emulation/GAME` of each.
@@ -60,7 +62,11 @@ def steps_per_second(env: Any, n_envs: int, n_actions: int, seconds: float) -> f
     rng = np.random.default_rng(0)
     n_steps, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds:
-        env.step(rng.integers(0, n_actions, n_envs))
+        action = rng.integers(0, n_actions, n_envs)
+        if isinstance(env, AtariEnv):
+            env.step(DictTensor({"action": torch.from_numpy(action)}))
+        else:
+            env.step(action)
         n_steps += n_envs
     return n_steps / elapsed
 
@@ -81,12 +87,14 @@ def envpool(game: str, n_envs: int, n_threads: int) -> Any:
 def compare(game: str, n_threads: int, config: Config) -> dict[str, float]:
     """Runs the competitors in turn; returns frames per second and ratios, medians of the rounds."""
     n, ours = config.n_envs, AtariVectorEnv(game, config.n_envs, num_threads=n_threads)
-    envs = {"ale": AleVectorEnv(game, n, num_threads=n_threads), "ours": ours}
+    env = AtariEnv(game, n, seed=0, num_threads=n_threads)
+    envs = {"ale": AleVectorEnv(game, n, num_threads=n_threads), "ours": ours, "env": env}
     if pool := envpool(game, n, n_threads):
         envs["envpool"] = pool
     n_actions = int(ours.single_action_space.n)
     for name in ("ale", "ours"):
         envs[name].reset(seed=0)
+    env.reset()
     rounds = [
         {name: steps_per_second(env, n, n_actions, config.seconds) for name, env in envs.items()}
         for _ in range(config.rounds + 1)
@@ -150,9 +158,10 @@ def geomean(values: list[float]) -> float:
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object."""
     report = Report(
-        "atari_cpu", ["game", "threads", "ale-py", "EnvPool", "rlbatch", "ratio", "emulation"]
+        "atari_cpu",
+        ["game", "threads", "ale-py", "EnvPool", "rlbatch", "ratio", "AtariEnv", "emulation"],
     )
-    ratios, pool_ratios, emulation = [], [], []
+    ratios, env_ratios, pool_ratios, emulation = [], [], [], []
     for game in config.games:
         alone = compare_emulation(game, config)
         emulation.append(alone)
@@ -160,14 +169,25 @@ def main(config: Config) -> None:
         for n_threads in config.threads:
             found = compare(game, n_threads, config)
             ratios.append(found["ours_ratio"])
+            env_ratios.append(found["env_ratio"])
             report.figure(f"ratio/{game}/{n_threads}", found["ours_ratio"])
+            report.figure(f"env_ratio/{game}/{n_threads}", found["env_ratio"])
             pool = f"{found['envpool']:,.0f}" if "envpool" in found else "-"
             if "envpool" in found:
                 pool_ratios.append(found["envpool_ratio"])
             cells = (f"{found['ale']:,.0f}", pool, f"{found['ours']:,.0f}")
-            report.row(game, n_threads, *cells, f"{ratios[-1]:.2f}", f"{alone:.2f}")
+            report.row(
+                game,
+                n_threads,
+                *cells,
+                f"{ratios[-1]:.2f}",
+                f"{env_ratios[-1]:.2f}",
+                f"{alone:.2f}",
+            )
     report.figure("geomean_ratio", geomean(ratios))
     report.figure("min_ratio", min(ratios))
+    report.figure("env_geomean_ratio", geomean(env_ratios))
+    report.figure("env_min_ratio", min(env_ratios))
     report.figure("envpool_geomean_ratio", geomean(pool_ratios) if pool_ratios else None)
     report.figure("emulation_ratio", geomean(emulation))
     report.finish(config.out)
