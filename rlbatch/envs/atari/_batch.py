@@ -481,7 +481,7 @@ class NativeBatch:
 
 
 _HEADER = np.dtype([("owner", np.uint64), ("checksum", np.uint32), ("reserved", np.uint32)])
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 def _check_fits(settings: Settings, games: Sequence[Game]) -> None:

@@ -33,8 +33,8 @@ struct Console {
   const u8* rom;
   State& s;
   Generators& generators;
-  u8* screens;  // [2][height * 160]; null where no frame is ever looked at.
-  u32* log;     // [kLogSize]
+  Screens screens;  // Null where no frame is ever looked at.
+  Log log;      // [kLogSize]
   f32 repeat_probability;
   // Of this cartridge; without them the program is interpreted. The second is for frames that are not
   // drawn.
@@ -42,11 +42,19 @@ struct Console {
   bool is_blind = false;    // Frames are not drawn.
   State* record = nullptr;  // Where to put the state before the next frame; it moves on.
 
+#if defined(RLB_CART)  // Compiled for one game.
+  RLB_FN Cart cart() const { return static_cast<Cart>(RLB_CART); }
+  RLB_FN Rule rule_of() const { return static_cast<Rule>(RLB_RULE); }
+#else
   RLB_FN Cart cart() const { return static_cast<Cart>(config.cart); }
   RLB_FN Rule rule_of() const { return static_cast<Rule>(config.rule); }
+#endif
+  RLB_FN bool draws() const { return screens && !is_blind; }
+#if !defined(RLB_DEVICE)
   RLB_FN u8* screen() const {
-    return screens && !is_blind ? screens + s.frame.buffer * (s.session.height * kWidth) : nullptr;
+    return screens ? begin_drawing(screens, s.frame.buffer, s.session.height) : nullptr;
   }
+#endif
   RLB_FN s32 lives() const { return rule_lives(rule_of(), s.rule); }
 
   // --- Power and resets. ---
@@ -65,7 +73,7 @@ struct Console {
     s.riot.joysticks = 0xff;
     s.riot.switches = static_cast<u8>(0x3f | (config.detection_difficulty & 3) << 6);
     for (s32 k = 0; k < 4; ++k) s.session.charged_at[k] = config.has_paddles ? 0 : kNever;
-    clear_screens();
+    if (screens) clear_screens(screens, s.session.height);
     detect_format();
     system_reset();
     s.session.paddle_min = kPaddleMin;
@@ -95,7 +103,7 @@ struct Console {
     reset_tia(s.tia);
     s.frame.lines = 0;
     set_window();
-    clear_screens();
+    if (screens) clear_screens(screens, s.session.height);
     if (has_cart_ram(cart())) {
       for (s32 i = 0; i < 128; ++i) s.cart.ram[i] = static_cast<u8>(next_draw(generators.system));
     }
@@ -265,16 +273,18 @@ struct Console {
     s.frame.has_stopped = 0;
     const Picture picture{s.session.height, static_cast<u8>(config.has_hmove_blanks),
                           colour_loss()};
-    Run run{&s, cart(), rom, log, screen(), picture, 0, s.cpu.cycles, kNoAccess, 0};
+    const Screen screen = draws() ? begin_drawing(screens, s.frame.buffer, s.session.height) : nullptr;
+    Run run{&s, cart(), rom, log, screen, picture, 0, s.cpu.cycles, kNoAccess, 0};
     const s32 drawn = s.tia.drawn;
     if (!s.cpu.is_jammed) run_instructions(run);
     flush_log(run, run.n_log, run.last_access, drawn);
+    if (screen) end_drawing(screens, s.session.height);
     if (s.frame.has_stopped) {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
     } else if (!s.frame.is_greyed) {
       // With a record all is to be drawn once more, on what was there before.
-      if (!record) grey_out();
+      if (!record) grey_rest();
       s.frame.is_greyed = 1;
     }
   }
@@ -321,18 +331,10 @@ struct Console {
     s.tia.window_end = s.tia.window_start + kLine * s.session.height;
   }
 
-  RLB_FN void clear_screens() {
-    if (!screens) return;
-    for (s32 i = 0; i < 2 * s.session.height * kWidth; ++i) screens[i] = 0;
-  }
-
-  RLB_FN void grey_out() {
-    u8* pixels = screen();
-    if (!pixels) return;
-    s32 row = lines_so_far() - config.ystart;
-    for (s32 i = (row > 0 ? row : 0) * kWidth; i < s.session.height * kWidth; ++i) {
-      pixels[i] = static_cast<u8>((pixels[i] & 0x0f) >> 1);
-    }
+  RLB_FN void grey_rest() {
+    if (!draws()) return;
+    const s32 row = lines_so_far() - config.ystart;
+    grey_out(screens, s.frame.buffer, row > 0 ? row : 0, s.session.height);
   }
 };
 

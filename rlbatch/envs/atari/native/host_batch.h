@@ -14,6 +14,7 @@
 
 #include "ale_state.h"
 #include "batch.h"
+#include "host_canvas.h"
 
 namespace rlbatch::atari {
 
@@ -63,7 +64,7 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
   return nullptr;
 }
 
-// Images that are kept from step to step, as pairs of a length and a value: most are plain.
+// Screens that are kept from step to step, as pairs of a length and a value: most are plain.
 inline std::vector<u8> packed(const u8* image, size_t n) {
   std::vector<u8> runs;
   for (size_t i = 0, end; i < n; i = end) {
@@ -79,6 +80,8 @@ inline void unpack(const std::vector<u8>& runs, u8* image) {
   for (size_t k = 0; k < runs.size(); image += runs[k], k += 2) std::memset(image, runs[k + 1], runs[k]);
 }
 
+using HostEnvironment = Environment<HostCanvas>;
+
 struct HostBatch {
   struct Slot {
     State state{};
@@ -92,7 +95,7 @@ struct HostBatch {
   // What a thread works with.
   struct Scratch {
     std::vector<u32> log = std::vector<u32>(kLogSize);
-    std::vector<u8> image, kept;
+    std::vector<u8> image, second, kept;
     std::vector<State> recorded = std::vector<State>(kMaxUnseen);
     std::vector<std::unique_ptr<Translator>> translators, blind_translators;  // Of every game.
   };
@@ -132,7 +135,7 @@ struct HostBatch {
       slot.game = game_of[i];
       const s32 height = games[static_cast<size_t>(slot.game)].config.height;
       if (has_images) slot.screens.resize(static_cast<size_t>(2 * height * kWidth));
-      slot.ring.resize(static_cast<size_t>(options.stack * Environment::frame_size(options)));
+      slot.ring.resize(static_cast<size_t>(options.stack * frame_size(options)));
     }
     own_scratch = new_scratch();
     for (s32 k = 1; k < n_threads; ++k) threads.emplace_back([this] { work(); });
@@ -204,7 +207,8 @@ struct HostBatch {
   Scratch new_scratch() const {
     Scratch scratch;
     scratch.image.resize(3 * kMaxHeight * kWidth);
-    scratch.kept.resize(3 * kMaxHeight * kWidth);
+    scratch.second.resize(3 * kMaxHeight * kWidth);
+    scratch.kept.resize(kMaxHeight * kWidth);
     for (size_t g = 0; g < games.size(); ++g) {
       const Cart cart = static_cast<Cart>(games[g].config.cart);
       scratch.translators.push_back(translator_of(cart, roms[g].data(), false));
@@ -222,24 +226,22 @@ struct HostBatch {
             blind_translator};
   }
 
-  Environment environment(Slot& slot, Scratch& scratch) {
+  HostEnvironment environment(Slot& slot, Scratch& scratch) {
     const size_t game = static_cast<size_t>(slot.game);
-    return Environment{games[game],
-                       options,
-                       resizes[game],
-                       console(slot, scratch.log.data(), scratch.translators[game].get(),
-                               scratch.blind_translators[game].get()),
-                       slot.episode,
-                       slot.noops,
-                       slot.ring.data(),
-                       scratch.image.data(),
-                       scratch.kept.data(),
-                       scratch.recorded.data()};
+    return {games[game],
+            options,
+            console(slot, scratch.log.data(), scratch.translators[game].get(),
+                    scratch.blind_translators[game].get()),
+            slot.episode,
+            slot.noops,
+            scratch.recorded.data(),
+            HostCanvas{options, resizes[game], slot.ring.data(), scratch.image.data(),
+                       scratch.second.data(), scratch.kept.data()}};
   }
 
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
     Slot& slot = slots[static_cast<size_t>(job.env)];
-    Environment env = environment(slot, scratch);
+    HostEnvironment env = environment(slot, scratch);
     if (slot.episode.has_kept) unpack(slot.kept, scratch.kept.data());
     const bool steps = job.kind == kStep || job.kind == kStepThrough;
     if (job.kind == kLoad) env.load(job.seed);
@@ -253,7 +255,7 @@ struct HostBatch {
     }
     write_place(env, outputs, job.place);
     if (slot.episode.has_kept) {
-      const s32 n = env.n_planes() * env.n_pixels();
+      const s32 n = HostCanvas::n_pixels(env.console);
       slot.kept = packed(scratch.kept.data(), static_cast<size_t>(n));
     } else if (slot.kept.capacity()) {
       std::vector<u8>().swap(slot.kept);  // Frames that take two calls are rare.
@@ -261,7 +263,7 @@ struct HostBatch {
   }
 
   // What a step has led to.
-  static void write_step(const Environment& env, const Outputs& o, s32 row) {
+  static void write_step(const HostEnvironment& env, const Outputs& o, s32 row) {
     const Episode& e = env.e;
     if (o.reward) o.reward[row] = e.reward;
     if (o.reward_raw) o.reward_raw[row] = e.reward_raw;
@@ -274,22 +276,22 @@ struct HostBatch {
     if (o.has_ended) o.has_ended[row] = e.has_ended;
   }
 
-  static void write_after(const Environment& env, const Outputs& o, s32 row) {
-    if (o.after_observations) env.write_stack(o.after_observations + row * stack_size(env));
+  static void write_after(const HostEnvironment& env, const Outputs& o, s32 row) {
+    if (o.after_observations) env.canvas.write_stack(env.e, o.after_observations + row * stack_size(env));
     if (o.after_lives) o.after_lives[row] = env.console.lives();
   }
 
   // Where the environment is now.
-  static void write_place(const Environment& env, const Outputs& o, s32 row) {
+  static void write_place(const HostEnvironment& env, const Outputs& o, s32 row) {
     const Session& session = env.state().session;
-    if (o.observations) env.write_stack(o.observations + row * stack_size(env));
+    if (o.observations) env.canvas.write_stack(env.e, o.observations + row * stack_size(env));
     if (o.lives) o.lives[row] = env.console.lives();
     if (o.frame_number) o.frame_number[row] = session.frame_number;
     if (o.episode_frame_number) o.episode_frame_number[row] = session.episode_frame_number;
   }
 
-  static s64 stack_size(const Environment& env) {
-    return static_cast<s64>(env.options.stack) * Environment::frame_size(env.options);
+  static s64 stack_size(const HostEnvironment& env) {
+    return static_cast<s64>(env.options.stack) * frame_size(env.options);
   }
 
   // --- Looking in from outside, while no job is under way. ---
@@ -303,13 +305,11 @@ struct HostBatch {
     }
   }
 
-  // State, generators, episode, screens, ring and the kept image, in this order.
+  // State, generators, episode, screens, ring and the kept screen, in this order.
   size_t max_screens() const { return options.observation_type == kRam ? 0 : 2 * kMaxHeight * kWidth; }
-  size_t max_kept() const {
-    return max_screens() / 2 * (options.observation_type == kRgb ? 3 : 1);
-  }
+  size_t max_kept() const { return max_screens() / 2; }
   size_t ring_size() const {
-    return static_cast<size_t>(options.stack) * static_cast<size_t>(Environment::frame_size(options));
+    return static_cast<size_t>(options.stack) * static_cast<size_t>(frame_size(options));
   }
 
   s64 state_size() const {
@@ -340,8 +340,7 @@ struct HostBatch {
     in += max_screens();
     get(in, slot.ring.data(), slot.ring.size());
     if (slot.episode.has_kept) {
-      const size_t planes = options.observation_type == kRgb ? 3 : 1;
-      slot.kept = packed(in, planes * static_cast<size_t>(slot.state.session.height * kWidth));
+      slot.kept = packed(in, static_cast<size_t>(slot.state.session.height * kWidth));
     }
   }
 
@@ -349,7 +348,7 @@ struct HostBatch {
   // began there. Returns false, and changes nothing, if the bytes are not of this game.
   bool import(s32 env_number, const char* md5, const u8* bytes, s64 n, const u8* screen) {
     Slot& slot = slots[static_cast<size_t>(env_number)];
-    Environment env = environment(slot, own_scratch);
+    HostEnvironment env = environment(slot, own_scratch);
     if (!import_ale(env.console, md5, bytes, n)) return false;
     for (size_t k = 0; k < slot.screens.size(); ++k) slot.screens[k] = screen[k % (slot.screens.size() / 2)];
     std::vector<u8>().swap(slot.kept);

@@ -6,12 +6,20 @@
 // time at which the instruction ends.
 #pragma once
 
+#if defined(RLB_DEVICE)
+#include "lanes.h"
+#endif
 #include "platform.h"
 #include "state.h"
 
 namespace rlbatch::atari {
 
+#if defined(RLB_DEVICE)
+constexpr s32 kLogSize = 512;
+constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empty it with its warp.
+#else
 constexpr s32 kLogSize = 2048;
+#endif
 constexpr s32 kNoAccess = -(1 << 24);   // Before any frame.
 constexpr s32 kMaxInstructions = 25000;  // Of a frame; then it is a partial one.
 
@@ -20,8 +28,8 @@ struct Run {
   State* state;
   Cart cart;
   const u8* rom;
-  u32* log;      // [kLogSize] TIA writes, see `packed_write`.
-  u8* screen;    // The buffer that is drawn, or null.
+  Log log;       // [kLogSize] TIA writes, see `packed_write`.
+  Screen screen;  // The one that is drawn, or null.
   Picture picture;
   s32 n_log;
   s32 log_base;     // CPU cycles at which the log began.
@@ -70,7 +78,7 @@ struct Bus {
   Run& run;
   State& state;
   const u8* const rom;
-  u32* const log;
+  const Log log;
   s32 cycles;
   s32 n_log;
   s32 left;         // Instructions.
@@ -80,7 +88,7 @@ struct Bus {
 
   RLB_HOT u32 fetch_word(u32 pc) const {
     const u8* p = rom + rom_offset<kKind>(state.cart, pc);
-#if defined(__CUDACC__)
+#if defined(RLB_DEVICE)
     return p[0] | p[1] << 8 | p[2] << 16;
 #else
     u32 word;
@@ -654,29 +662,72 @@ RLB_COLD RLB_FN s32 execute_anywhere(Run& run, s32 left) {
   return bus.left;
 }
 
+// BRK, jumps, returns and branches.
+RLB_HOT bool is_jump(u32 opcode) {
+  return (opcode & 0x1f) == 0x10 || (opcode & 0x9f) == 0 || (opcode & 0xdf) == 0x4c;
+}
+
+// One instruction, wherever the program is. Returns whether the next one may be elsewhere.
+template <Cart kKind>
+RLB_HOT bool execute_next(Run& run, Bus<kKind>& bus, Registers& r) {
+  --bus.left;
+  if (RLB_LIKELY(is_plain_code<kKind>(r.pc))) {
+    const u32 word = bus.fetch_word(r.pc);
+    r.pc += 1;
+    execute<true>(bus, r, word);
+    return is_jump(word & 0xff);
+  }
+  pack(run.state->cpu, r);
+  disconnect(run, bus);
+  bus.left = execute_anywhere(run, bus.left);
+  bus.cycles = run.state->cpu.cycles;
+  bus.latch = run.state->cpu.bus;
+  bus.n_log = run.n_log;
+  bus.last_access = run.last_access;
+  r = unpacked(run.state->cpu);
+  return true;
+}
+
+#if defined(RLB_DEVICE)
+
+// NOTE [ threads of a warp ]
+//
+// The threads of a warp play the same game at different places, and a warp does one thing at a time.
+// So it runs those first that are behind, by the clock of the beam, with all that are at the same place of
+// the program, up to the next jump: where programs wait for the beam they meet again. Threads
+// whose logs are full wait, and all logs are replayed together.
+template <Cart kKind>
+RLB_FN void run_together(Run& run, Bus<kKind>& bus, Registers& r) {
+  constexpr u32 kIdle = ~0u;
+  const u32 lanes = lanes_here(), lane = lane_index();
+  for (;;) {
+    const bool can_run = bus.left > 0 && bus.n_log < kFullLog;
+    const u32 first = least(lanes, can_run ? static_cast<u32>(bus.cycles) << 5 | lane : kIdle);
+    if (first == kIdle) {
+      if (!any(lanes, bus.left > 0)) return;
+      flush_log(run, bus.n_log, bus.last_access);
+      bus.n_log = 0;
+      continue;
+    }
+    const u32 pc = from_lane(lanes, r.pc, first & 31);
+    if (!can_run || r.pc != pc) continue;
+    while (!execute_next(run, bus, r) && bus.left > 0) {
+    }
+  }
+}
+
+#endif
+
 // Runs until the frame ends, or for so many instructions.
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
   Bus<kKind> bus = connect<kKind>(run, n_instructions);
   Registers r = unpacked(run.state->cpu);
-  while (bus.left > 0) {
-    --bus.left;
-    if (RLB_LIKELY(is_plain_code<kKind>(r.pc))) {
-      const u32 word = bus.fetch_word(r.pc);
-      r.pc += 1;
-      execute<true>(bus, r, word);
-    } else {
-      pack(run.state->cpu, r);
-      disconnect(run, bus);
-      const s32 left = execute_anywhere(run, bus.left);
-      bus.cycles = run.state->cpu.cycles;
-      bus.latch = run.state->cpu.bus;
-      bus.n_log = run.n_log;
-      bus.last_access = run.last_access;
-      bus.left = left;
-      r = unpacked(run.state->cpu);
-    }
-  }
+#if defined(RLB_DEVICE)
+  run_together(run, bus, r);
+#else
+  while (bus.left > 0) execute_next(run, bus, r);
+#endif
   pack(run.state->cpu, r);
   disconnect(run, bus);
 }

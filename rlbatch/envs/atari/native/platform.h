@@ -20,8 +20,13 @@
 #define RLB_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
 #endif
 
+// For a GPU, or for a host that plays one: see `grid.h`.
+#if defined(__CUDACC__) || defined(RLB_GRID)
+#define RLB_DEVICE
+#endif
+
 // Where programs can be translated to the processor's code.
-#if !defined(__CUDACC__) && defined(__x86_64__) && defined(__unix__)
+#if !defined(RLB_DEVICE) && defined(__x86_64__) && defined(__unix__)
 #define RLB_TRANSLATES
 #endif
 
@@ -47,6 +52,14 @@ RLB_FN s32 lowest_bit(u32 bits) {
 #endif
 }
 
+RLB_FN s32 lowest_bit(u64 bits) {
+#if defined(__CUDACC__)
+  return __ffsll(static_cast<s64>(bits)) - 1;
+#else
+  return __builtin_ctzll(bits);
+#endif
+}
+
 // The two must not overlap.
 RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
 #if defined(__CUDACC__)
@@ -55,6 +68,16 @@ RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
   __builtin_memcpy(to, from, static_cast<unsigned long>(n));
 #endif
 }
+
+// Words of one thread among those of its warp, so that the same word of all lies side by side.
+#if defined(RLB_DEVICE)
+struct Log {
+  u32* first;
+  RLB_HOT u32& operator[](s32 k) const { return first[32 * k]; }
+};
+#else
+using Log = u32*;
+#endif
 
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
 

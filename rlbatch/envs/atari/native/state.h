@@ -68,8 +68,6 @@ struct State {
 
 static_assert(sizeof(State) <= 1024);
 
-constexpr s32 kMaxHeight = 250;
-
 // What a console needs beside its state, one per environment.
 struct Generators {
   Mt19937 system, environment;

@@ -15,13 +15,16 @@
 #pragma once
 
 #include "platform.h"
-#include "vectors.h"
+#if defined(RLB_DEVICE)
+#include "picture.h"
+#else
+#include "pixels.h"
+#endif
 
 namespace rlbatch::atari {
 
 constexpr s32 kLine = 228;   // Clocks per line,
 constexpr s32 kBlank = 68;   // of which so many before its first pixel.
-constexpr s32 kWidth = 160;  // Pixels per line.
 constexpr s32 kNever = 0x7fffffff;
 
 enum TiaWrite : u32 {
@@ -92,113 +95,7 @@ struct Picture {
   u8 colour_loss;  // The bit that colours get.
 };
 
-// --- Masks: bit x is pixel x. ---
-
-#if defined(RLB_AVX2)
-
-struct Mask {
-  union {
-    __m256i v;
-    u64 w[4];  // The last is 0.
-  };
-};
-
-struct BelowTable {
-  alignas(32) u64 of[kWidth + 1][4];
-  constexpr BelowTable() : of{} {
-    for (s32 n = 0; n <= kWidth; ++n) {
-      for (s32 x = 0; x < n; ++x) of[n][x / 64] |= 1ull << x % 64;
-    }
-  }
-};
-static constexpr BelowTable kPixelsBelow{};
-
-RLB_HOT Mask mask_of(__m256i v) {
-  Mask m;
-  m.v = v;
-  return m;
-}
-RLB_HOT Mask no_pixels() { return mask_of(_mm256_setzero_si256()); }
-RLB_HOT Mask pixels_below(s32 n) {
-  return mask_of(_mm256_load_si256(reinterpret_cast<const __m256i*>(kPixelsBelow.of[n])));
-}
-RLB_HOT Mask operator&(const Mask& a, const Mask& b) { return mask_of(_mm256_and_si256(a.v, b.v)); }
-RLB_HOT Mask operator|(const Mask& a, const Mask& b) { return mask_of(_mm256_or_si256(a.v, b.v)); }
-RLB_HOT Mask without(const Mask& a, const Mask& b) {
-  return mask_of(_mm256_andnot_si256(b.v, a.v));
-}
-RLB_HOT bool have_common(const Mask& a, const Mask& b) { return !_mm256_testz_si256(a.v, b.v); }
-
-// Adds pixels that begin at a position, around the right edge. Shifts by less than 0, or by more than
-// 63, give 0, so that every word takes what it needs.
-RLB_HOT void add_pixels(Mask& m, u64 bits, s32 position) {
-  const __m256i b = _mm256_set1_epi64x(static_cast<s64>(bits));
-  const __m256i zero = _mm256_setzero_si256(), width = _mm256_set1_epi64x(kWidth);
-  const __m256i to = _mm256_sub_epi64(_mm256_set1_epi64x(position), _mm256_set_epi64x(192, 128, 64, 0));
-  const __m256i back = _mm256_sub_epi64(zero, to);
-  const __m256i here = _mm256_or_si256(_mm256_sllv_epi64(b, to), _mm256_srlv_epi64(b, back));
-  const __m256i around = _mm256_srlv_epi64(b, _mm256_add_epi64(back, width));
-  m = m | (mask_of(here) & pixels_below(kWidth)) | mask_of(around);
-}
-
-#else
-
-struct Mask {
-  u64 w[3];
-};
-
-RLB_HOT Mask no_pixels() { return {{0, 0, 0}}; }
-RLB_HOT Mask pixels_below(s32 n) {
-  Mask m;
-  m.w[0] = n >= 64 ? ~0ull : (1ull << (n & 63)) - 1;
-  m.w[1] = n >= 128 ? ~0ull : n <= 64 ? 0 : (1ull << (n & 63)) - 1;
-  m.w[2] = n >= 160 ? 0xffffffffull : n <= 128 ? 0 : (1ull << (n & 63)) - 1;
-  return m;
-}
-RLB_HOT Mask operator&(const Mask& a, const Mask& b) {
-  return {{a.w[0] & b.w[0], a.w[1] & b.w[1], a.w[2] & b.w[2]}};
-}
-RLB_HOT Mask operator|(const Mask& a, const Mask& b) {
-  return {{a.w[0] | b.w[0], a.w[1] | b.w[1], a.w[2] | b.w[2]}};
-}
-RLB_HOT Mask without(const Mask& a, const Mask& b) {
-  return {{a.w[0] & ~b.w[0], a.w[1] & ~b.w[1], a.w[2] & ~b.w[2]}};
-}
-RLB_HOT bool have_common(const Mask& a, const Mask& b) {
-  return ((a.w[0] & b.w[0]) | (a.w[1] & b.w[1]) | (a.w[2] & b.w[2])) != 0;
-}
-
-// Adds pixels that begin at a position, around the right edge.
-RLB_HOT void add_pixels(Mask& m, u64 bits, s32 position) {
-  const s32 word = position >> 6, shift = position & 63;
-  const u64 high = shift ? bits >> (64 - shift) : 0;
-  m.w[word] |= bits << shift;
-  if (word < 2) m.w[word + 1] |= high;
-  if (position > 96) m.w[0] |= bits >> (kWidth - position);
-  m.w[2] &= 0xffffffffull;
-}
-
-#endif
-
-RLB_HOT Mask pixels_between(s32 from, s32 to) {
-  return without(pixels_below(to), pixels_below(from));
-}
-
-// The eight bits from x on, which is a multiple of eight.
-RLB_HOT u32 eight(const Mask& m, s32 x) { return m.w[x >> 6] >> (x & 63) & 0xff; }
-
-// Every bit of a byte as a byte of zeros or ones.
-struct SpreadTable {
-  u64 of[256];
-  constexpr SpreadTable() : of{} {
-    for (s32 i = 0; i < 256; ++i) {
-      for (s32 k = 0; k < 8; ++k) of[i] |= i >> k & 1 ? 0xffull << 8 * k : 0;
-    }
-  }
-  RLB_FN u64 operator[](u32 bits) const { return of[bits]; }
-};
-RLB_CONST SpreadTable kSpread{};
-constexpr u64 kEveryByte = 0x0101010101010101ull;
+// --- What the registers mean. ---
 
 RLB_HOT u32 reversed(u32 byte) {
   byte = (byte & 0xf0) >> 4 | (byte & 0x0f) << 4;
@@ -314,7 +211,7 @@ RLB_FN Mask object_mask(const Tia& tia, s32 object) {
 struct Beam {
   Tia& tia;
   const Picture& picture;
-  u8* screen;  // [height][160] palette indices, or null: nobody will look.
+  Screen screen;  // Null: nobody will look.
 
   Mask line[kObjects];  // Pixels of the line, up to `from`; of those that are `present`.
   Mask full[kObjects];  // Of a whole line with the registers as they are.
@@ -329,7 +226,7 @@ struct Beam {
   u8 collided_to, painted_to;    // Pixels that collisions and colours have been taken from.
   u8 blank_from, blank_to;       // Pixels that HMOVE has blanked.
 
-  RLB_FN Beam(Tia& t, const Picture& p, u8* pixels) : tia(t), picture(p), screen(pixels) {}
+  RLB_FN Beam(Tia& t, const Picture& p, Screen shown) : tia(t), picture(p), screen(shown) {}
 
   // How far a clock is in its line.
   RLB_HOT s32 phase(s32 clock) const {
@@ -510,10 +407,7 @@ struct Beam {
 
   RLB_HOT void finish_line() {
     if (is_repeat) {  // It has the same collisions, and the same pixels.
-      if (screen && tia.row < picture.height) {
-        u8* row = screen + tia.row * kWidth;
-        copy_bytes(row - kWidth, row, kWidth);
-      }
+      if (screen && tia.row < picture.height) repeat_row(screen, tia.row);
       return;
     }
     if (!screen && is_whole) {
@@ -583,17 +477,6 @@ struct Beam {
     painted_to = static_cast<u8>(x);
   }
 
-  // Who covers whom, as masks and colours from the back to the front.
-  struct Layers {
-    Mask mask[5];
-    u8 colour[5];
-    s32 n;
-    RLB_FN void add(const Mask& m, u8 c) {
-      mask[n] = m;
-      colour[n++] = c;
-    }
-  };
-
   RLB_FN void add_playfield(Layers& layers) const {
     const bool is_score = (tia.ctrlpf & 2) != 0;
     if (!is_score) {
@@ -611,6 +494,7 @@ struct Beam {
     }
     Layers layers;
     layers.n = 0;
+    layers.background = tia.colour[3];
     const Mask first = line[kP0] | line[kM0], second = line[kP1] | line[kM1];
     if (tia.ctrlpf & 4) {
       layers.add(second, tia.colour[1]);
@@ -630,47 +514,21 @@ struct Beam {
     }
     Mask shown = visible;
     if (blank_to > blank_from) shown = without(shown, pixels_between(blank_from, blank_to));
-    write_row(layers, shown, begin, end);
-  }
-
-  RLB_FN void write_row(const Layers& layers, const Mask& shown, s32 begin, s32 end) {
-    u8* row = screen + tia.row * kWidth;
-    const Mask written = pixels_between(begin, end);
-#if defined(RLB_AVX512)
-    for (s32 i = 0; i < 3; ++i) {
-      if (!written.w[i]) continue;
-      __m512i pixels = _mm512_set1_epi8(static_cast<char>(tia.colour[3]));
-      for (s32 k = 0; k < layers.n; ++k) {
-        pixels = _mm512_mask_mov_epi8(pixels, layers.mask[k].w[i],
-                                      _mm512_set1_epi8(static_cast<char>(layers.colour[k])));
-      }
-      _mm512_mask_storeu_epi8(row + 64 * i, written.w[i],
-                              _mm512_maskz_mov_epi8(shown.w[i], pixels));
-    }
-#else
-    for (s32 x = begin & ~7; x < end; x += 8) {  // Eight pixels at a time.
-      u64 pixels = tia.colour[3] * kEveryByte;
-      for (s32 k = 0; k < layers.n; ++k) {
-        const u64 where = kSpread[eight(layers.mask[k], x)];
-        pixels = (pixels & ~where) | (layers.colour[k] * kEveryByte & where);
-      }
-      const u64 here = kSpread[eight(written, x)];
-      u64 old;
-      copy_bytes(row + x, reinterpret_cast<u8*>(&old), 8);
-      const u64 merged = (old & ~here) | (pixels & kSpread[eight(shown, x)] & here);
-      copy_bytes(reinterpret_cast<const u8*>(&merged), row + x, 8);
-    }
-#endif
+    write_row(screen, tia.row, layers, shown, begin, end);
   }
 
   // What a frame that ends in the middle of a line leaves to the right of the beam: a draw works in
   // groups of four pixels where only the playfield can differ within them.
   RLB_FN void paint_ahead() {
     if (!screen || tia.row >= picture.height) return;
-    const s32 x = pixel();
-    u8* row = screen + tia.row * kWidth;
-    for (s32 i = x; i < tia.zeroed_to; ++i) row[i] = 0;
-    const s32 group = x & ~3;
+    const s32 cleared = tia.zeroed_to;
+    paint_group();
+    const s32 x = pixel() > painted_to ? pixel() : painted_to;
+    if (x < cleared) clear_pixels(screen, tia.row, x, cleared);
+  }
+
+  RLB_FN void paint_group() {
+    const s32 x = pixel(), group = x & ~3;
     const s32 began = tia.draw_began - tia.line_start - kBlank;
     if (group == x || began > group || tia.drawn >= tia.window_end) return;
     if (!draws_groups() || have_common(reach(), pixels_between(group, group + 4))) return;
@@ -977,8 +835,8 @@ constexpr s32 kGoesOn = kNever;  // Instead of a clock: the frame has not ended.
 
 // Replays a log, and draws on to the last access of any kind. At the end of a frame, with where it
 // had drawn before, what the last draw has left to the right of the beam is added.
-RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const u32* log, s32 n, s32 base,
-                            s32 last_access, u8* screen, s32 drawn_before) {
+RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const Log log, s32 n, s32 base,
+                            s32 last_access, Screen screen, s32 drawn_before) {
   Beam beam(tia, picture, screen);
   beam.begin();
   for (s32 k = 0; k < n; ++k) {

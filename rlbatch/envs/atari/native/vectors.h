@@ -1,7 +1,9 @@
 // The vector instructions of the host compiler, where they are wanted.
 #pragma once
 
-#if !defined(__CUDACC__) && !defined(RLB_PORTABLE) && defined(__AVX2__)
+#include "platform.h"
+
+#if !defined(RLB_DEVICE) && !defined(RLB_PORTABLE) && defined(__AVX2__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"  // GCC 12 warns of its own header.
 #include <immintrin.h>

@@ -1,0 +1,223 @@
+// A GPU's grid on a host, for tests: blocks one after the other, the threads of a block as fibers
+// that give way where they have to wait for each other. What is wrong on a GPU shows here as well: an index
+// out of bounds (with a sanitizer), a thread that is named and does not come, a missing barrier.
+//
+// For x86-64 with GCC or Clang.
+#pragma once
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "platform.h"
+
+// Keeps what a function must keep, and goes on with another stack.
+extern "C" void rlb_switch(void** save_stack, void* load_stack);
+asm(R"(
+.text
+.p2align 4
+.local rlb_switch
+.type rlb_switch, @function
+rlb_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+
+namespace rlbatch::atari {
+
+class Grid {
+ public:
+  enum class Wait { kNothing, kMeeting, kLeast, kAny, kShuffle, kBarrier, kDone };
+
+  struct Fiber {
+    std::unique_ptr<u8[]> stack;
+    void* top = nullptr;
+    Wait wait = Wait::kNothing;
+    u32 lanes = 0, value = 0, lane = 0, result = 0;
+  };
+
+  static Grid*& current() {
+    static thread_local Grid* grid = nullptr;
+    return grid;
+  }
+
+  // Runs a kernel for all threads of all blocks.
+  static void launch(s32 n_blocks, s32 n_threads, size_t n_shared, const std::function<void()>& kernel) {
+    Grid grid;
+    grid.kernel_ = &kernel;
+    grid.fibers.resize(static_cast<size_t>(n_threads));
+    // A piece of memory each time: a sanitizer sees what is read before it is written, or beyond it.
+    for (grid.block = 0; grid.block < n_blocks; ++grid.block) {
+      grid.shared.reset(new u8[n_shared]);
+      std::memset(grid.shared.get(), 0xa5, n_shared);
+      current() = &grid;
+      grid.run_block();
+    }
+    current() = nullptr;
+  }
+
+  u32 wait(Wait what, u32 lanes, u32 value, u32 lane = 0) {
+    Fiber& fiber = fibers[at];
+    fiber.wait = what;
+    fiber.lanes = lanes;
+    fiber.value = value;
+    fiber.lane = lane;
+    rlb_switch(&fiber.top, main_);
+    return fibers[at].result;
+  }
+
+  std::vector<Fiber> fibers;
+  std::unique_ptr<u8[]> shared;
+  s32 block = 0;
+  size_t at = 0;  // The thread that runs.
+
+ private:
+  static constexpr size_t kStack = 256 << 10;
+
+  const std::function<void()>* kernel_ = nullptr;
+  void* main_ = nullptr;
+
+  static void enter() {
+    Grid& grid = *current();
+    (*grid.kernel_)();
+    current()->wait(Wait::kDone, 0, 0);
+  }
+
+  void start(Fiber& fiber) {
+    if (!fiber.stack) fiber.stack.reset(new u8[kStack]);
+    auto top = reinterpret_cast<u64>(fiber.stack.get() + kStack) & ~u64{15};
+    u64* frame = reinterpret_cast<u64*>(top) - 8;  // Six registers, where to return to, and nothing.
+    std::memset(frame, 0, 8 * sizeof(u64));
+    frame[6] = reinterpret_cast<u64>(&enter);
+    fiber.top = frame;
+    fiber.wait = Wait::kNothing;
+  }
+
+  void run_block() {
+    for (Fiber& fiber : fibers) start(fiber);
+    for (;;) {
+      bool has_run = false, is_done = true;
+      for (at = 0; at < fibers.size(); ++at) {
+        if (fibers[at].wait == Wait::kNothing) {
+          rlb_switch(&main_, fibers[at].top);
+          has_run = true;
+        }
+        is_done = is_done && fibers[at].wait == Wait::kDone;
+      }
+      if (is_done) return;
+      if (!has_run && !release()) fail("threads wait for others that never come");
+    }
+  }
+
+  // Lets those go on whose wait is over; false if nobody can.
+  bool release() {
+    bool any_released = false;
+    for (size_t warp = 0; warp < fibers.size(); warp += 32) any_released |= release_warp(warp);
+    if (any_released) return true;
+    for (size_t warp = 0; warp < fibers.size(); warp += 32) any_released |= let_meet(warp);
+    return any_released || release_barrier();
+  }
+
+  size_t warp_end(size_t warp) const { return warp + 32 < fibers.size() ? warp + 32 : fibers.size(); }
+
+  bool release_warp(size_t warp) {
+    for (size_t i = warp; i < warp_end(warp); ++i) {
+      const Fiber& fiber = fibers[i];
+      if (fiber.wait != Wait::kLeast && fiber.wait != Wait::kAny && fiber.wait != Wait::kShuffle) continue;
+      if (!(fiber.lanes >> (i - warp) & 1)) fail("a thread that is not named among the lanes is there");
+      if (are_there(warp, fiber)) {
+        exchange(warp, fiber.wait, fiber.lanes);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  bool are_there(size_t warp, const Fiber& one) const {
+    for (size_t k = 0; k < 32; ++k) {
+      if (!(one.lanes >> k & 1)) continue;
+      if (warp + k >= fibers.size()) return false;
+      const Fiber& other = fibers[warp + k];
+      if (other.wait != one.wait || other.lanes != one.lanes) return false;
+    }
+    return true;
+  }
+
+  void exchange(size_t warp, Wait what, u32 lanes) {
+    u32 smallest = ~0u, any_true = 0;
+    for (u32 rest = lanes; rest; rest &= rest - 1) {
+      const Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
+      smallest = fiber.value < smallest ? fiber.value : smallest;
+      any_true |= fiber.value;
+    }
+    for (u32 rest = lanes; rest; rest &= rest - 1) {
+      Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
+      if (what == Wait::kShuffle && !(lanes >> fiber.lane & 1)) fail("a shuffle from a thread that is not there");
+      fiber.result = what == Wait::kLeast ? smallest
+                     : what == Wait::kAny ? any_true
+                                          : fibers[warp + fiber.lane].value;
+    }
+    for (u32 rest = lanes; rest; rest &= rest - 1) {
+      fibers[warp + static_cast<size_t>(lowest_bit(rest))].wait = Wait::kNothing;
+    }
+  }
+
+  bool let_meet(size_t warp) {
+    u32 lanes = 0;
+    for (size_t i = warp; i < warp_end(warp); ++i) {
+      if (fibers[i].wait == Wait::kMeeting) lanes |= 1u << (i - warp);
+    }
+    for (u32 rest = lanes; rest; rest &= rest - 1) {
+      Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
+      fiber.result = lanes;
+      fiber.wait = Wait::kNothing;
+    }
+    return lanes != 0;
+  }
+
+  bool release_barrier() {
+    for (const Fiber& fiber : fibers) {
+      if (fiber.wait != Wait::kBarrier) return false;  // Also for one that has returned: it has to come.
+    }
+    for (Fiber& fiber : fibers) fiber.wait = Wait::kNothing;
+    return true;
+  }
+
+  [[noreturn]] void fail(const char* why) const {
+    std::fprintf(stderr, "grid: block %d: %s\n", block, why);
+    std::abort();
+  }
+};
+
+inline s32 thread_index() { return static_cast<s32>(Grid::current()->at); }
+inline s32 block_index() { return Grid::current()->block; }
+inline s32 block_size() { return static_cast<s32>(Grid::current()->fibers.size()); }
+inline u32 lane_index() { return static_cast<u32>(thread_index()) & 31; }
+inline u8* shared_memory() { return Grid::current()->shared.get(); }
+inline void block_barrier() { Grid::current()->wait(Grid::Wait::kBarrier, 0, 0); }
+inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 0); }
+inline bool any(u32 lanes, bool condition) {
+  return Grid::current()->wait(Grid::Wait::kAny, lanes, condition) != 0;
+}
+inline u32 from_lane(u32 lanes, u32 value, u32 lane) {
+  return Grid::current()->wait(Grid::Wait::kShuffle, lanes, value, lane);
+}
+inline u32 least(u32 lanes, u32 value) { return Grid::current()->wait(Grid::Wait::kLeast, lanes, value); }
+
+}  // namespace rlbatch::atari
