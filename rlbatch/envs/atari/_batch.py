@@ -142,7 +142,7 @@ class _Outputs(ctypes.Structure):
     ]
 
 
-class _Options(ctypes.Structure):
+class NativeOptions(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("observation_type", "stack", "height", "width")),
         *((name, ctypes.c_int32) for name in ("frame_skip", "maxpool", "noop_max", "fire_reset")),
@@ -152,7 +152,7 @@ class _Options(ctypes.Structure):
     ]
 
 
-class _GameSpec(ctypes.Structure):
+class GameSpec(ctypes.Structure):
     _fields_ = [
         ("config", build.ConsoleConfig),
         *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
@@ -160,7 +160,82 @@ class _GameSpec(ctypes.Structure):
     ]
 
 
-class NativeBatch:
+class Batch:
+    """What batches have in common, whatever steps their environments.
+
+    Attributes:
+        n_envs: How many environments there are.
+        settings: What is the same for all of them.
+        games: The different games.
+        game_of: The game of each environment.
+        actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
+        shape: [n_envs, *observation_shape].
+
+    Raises:
+        TypeError, ValueError: An argument, or an option for one of the games, is out of range.
+    """
+
+    def __init__(self, games: Sequence[Game], n_envs: int, settings: Settings):
+        check_count("n_envs", n_envs, 1)
+        if len(games) > n_envs:
+            raise ValueError(f"games: expected at most n_envs = {n_envs} games, got {len(games)}")
+        _check_fits(settings, games)
+        self.n_envs, self.settings = int(n_envs), settings
+        self.games = list(dict.fromkeys(games))
+        self.game_of = [games[i % len(games)] for i in range(self.n_envs)]
+        self.actions = _actions(self.games, settings.full_action_space)
+        self.shape = (self.n_envs, *settings.observation_shape)
+
+    def ids(self, ids: Any) -> list[int]:
+        """Returns numbers of environments as a list; all of them for None.
+
+        Raises:
+            ValueError: There is no such environment.
+        """
+        if ids is None:
+            return list(range(self.n_envs))
+        numbers = [int(one) for one in np.atleast_1d(np.asarray(ids))]
+        for number in numbers:
+            if not 0 <= number < self.n_envs:
+                raise ValueError(f"ids: expected numbers from 0 to {self.n_envs - 1}, got {number}")
+        return numbers
+
+    # --- States: a header that says whose they are, and the core's bytes. ---
+
+    def _with_headers(self, ids: list[int], bodies: np.ndarray) -> np.ndarray:
+        states = np.empty((len(ids), _HEADER.itemsize + bodies.shape[1]), np.uint8)
+        states[:, _HEADER.itemsize :] = bodies
+        for row, body, number in zip(states, bodies, ids, strict=True):
+            header = row[: _HEADER.itemsize].view(_HEADER)
+            header["reserved"] = 0
+            header["owner"], header["checksum"] = self._owner(number), zlib.crc32(body)
+        return states
+
+    def _bodies(self, ids: list[int], states: np.ndarray, n_bytes: int) -> np.ndarray:
+        n_bytes += _HEADER.itemsize
+        if states.shape != (len(ids), n_bytes) or states.dtype != np.uint8:
+            raise ShapeError(
+                f"states: expected {(len(ids), n_bytes)} uint8, got {states.shape} {states.dtype}"
+            )
+        states = np.ascontiguousarray(states)
+        for row, number in zip(states, ids, strict=True):
+            header, body = row[: _HEADER.itemsize].view(_HEADER)[0], row[_HEADER.itemsize :]
+            if header["owner"] != self._owner(number):
+                raise ValueError(
+                    f"states: expected one of {self.game_of[number].name} with the options of "
+                    f"environment {number}, got another game's, other options' or version's"
+                )
+            if header["checksum"] != zlib.crc32(body):
+                raise ValueError("states: expected one as it was saved, got one that was changed")
+        return states[:, _HEADER.itemsize :]
+
+    def _owner(self, number: int) -> int:
+        words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]
+        text = json.dumps([*words, dataclasses.asdict(self.settings)])
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+
+
+class NativeBatch(Batch):
     """Environments that the threads of the native library step.
 
     It owns the threads and all memory of the environments until `close`, or until it is collected.
@@ -173,10 +248,6 @@ class NativeBatch:
             for one per core that this process may use.
 
     Attributes:
-        n_envs: As above.
-        game_of: The game of each environment.
-        actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
-        shape: [n_envs, *observation_shape].
         results: [n_envs] per name, written by every job but for the observations; environment i
             has row i. They are written over by the next job. See NOTE [ results of a step that
             resets ] in `native/host_batch.h`.
@@ -189,16 +260,8 @@ class NativeBatch:
     def __init__(
         self, games: Sequence[Game], n_envs: int, settings: Settings, num_threads: int = 0
     ):
-        check_count("n_envs", n_envs, 1)
         check_count("num_threads", num_threads, 0, 4096)
-        if len(games) > n_envs:
-            raise ValueError(f"games: expected at most n_envs = {n_envs} games, got {len(games)}")
-        _check_fits(settings, games)
-        self.n_envs, self.settings = int(n_envs), settings
-        distinct = list(dict.fromkeys(games))
-        self.game_of = [games[i % len(games)] for i in range(self.n_envs)]
-        self.actions = _actions(distinct, settings.full_action_space)
-        self.shape = (self.n_envs, *settings.observation_shape)
+        super().__init__(games, n_envs, settings)
         self.results: dict[str, np.ndarray] = {
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
@@ -209,13 +272,13 @@ class NativeBatch:
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
         self._library = build.load()
-        self._handle = self._start(distinct, num_threads)
+        self._handle = self._start(self.games, num_threads)
         self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
 
     def _start(self, games: list[Game], num_threads: int) -> int:
         roms = [read_rom(game) for game in games]
         specs = [
-            _spec(game, len(rom), self.actions, self.settings)
+            game_spec(game, len(rom), self.actions, self.settings)
             for game, rom in zip(games, roms, strict=True)
         ]
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -224,10 +287,10 @@ class NativeBatch:
         handle = self._library.rlb_batch_new(
             self.n_envs,
             len(games),
-            (_GameSpec * len(games))(*specs),
+            (GameSpec * len(games))(*specs),
             (ctypes.c_char_p * len(games))(*roms),
             (ctypes.c_int32 * self.n_envs)(*game_of),
-            ctypes.byref(_options(self.settings)),
+            ctypes.byref(native_options(self.settings)),
             n_threads,
         )
         if not handle:
@@ -353,20 +416,6 @@ class NativeBatch:
 
     # --- Looking in, while no job is under way. ---
 
-    def ids(self, ids: Any) -> list[int]:
-        """Returns numbers of environments as a list; all of them for None.
-
-        Raises:
-            ValueError: There is no such environment.
-        """
-        if ids is None:
-            return list(range(self.n_envs))
-        numbers = [int(one) for one in np.atleast_1d(np.asarray(ids))]
-        for number in numbers:
-            if not 0 <= number < self.n_envs:
-                raise ValueError(f"ids: expected numbers from 0 to {self.n_envs - 1}, got {number}")
-        return numbers
-
     def ram(self, ids: list[int]) -> np.ndarray:
         """Returns copies of the RAMs, [n, 128] uint8."""
         self.check_idle("get_ram")
@@ -400,19 +449,15 @@ class NativeBatch:
         self.check_idle("bytes_per_env")
         return self._library.rlb_batch_bytes(self._handle)
 
-    # --- States: a header that says whose they are, and the library's bytes. ---
+    # --- States. ---
 
     def save(self, ids: list[int]) -> np.ndarray:
         """Returns the states of some environments, [n, n_bytes] uint8."""
         self.check_idle("get_state")
-        n_bytes = self._library.rlb_batch_state_size(self._handle)
-        out = np.zeros((len(ids), _HEADER.itemsize + n_bytes), np.uint8)
-        for row, number in zip(out, ids, strict=True):
-            body = row[_HEADER.itemsize :]
+        bodies = np.zeros((len(ids), self._library.rlb_batch_state_size(self._handle)), np.uint8)
+        for body, number in zip(bodies, ids, strict=True):
             self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
-            header = row[: _HEADER.itemsize].view(_HEADER)
-            header["owner"], header["checksum"] = self._owner(number), zlib.crc32(body)
-        return out
+        return self._with_headers(ids, bodies)
 
     def restore(self, ids: list[int], states: np.ndarray) -> None:
         """Writes states that `save` returned, for the same games and options.
@@ -422,23 +467,8 @@ class NativeBatch:
             ValueError: One is damaged, or of another game, other options or another version.
         """
         self.check_idle("set_state")
-        n_bytes = _HEADER.itemsize + self._library.rlb_batch_state_size(self._handle)
-        if states.shape != (len(ids), n_bytes) or states.dtype != np.uint8:
-            raise ShapeError(
-                f"states: expected {(len(ids), n_bytes)} uint8, got {states.shape} {states.dtype}"
-            )
-        states = np.ascontiguousarray(states)
-        for row, number in zip(states, ids, strict=True):
-            header, body = row[: _HEADER.itemsize].view(_HEADER)[0], row[_HEADER.itemsize :]
-            if header["owner"] != self._owner(number):
-                raise ValueError(
-                    f"states: expected one of {self.game_of[number].name} with the options of "
-                    f"environment {number}, got another game's, other options' or version's"
-                )
-            if header["checksum"] != zlib.crc32(body):
-                raise ValueError("states: expected one as it was saved, got one that was changed")
-        for row, number in zip(states, ids, strict=True):
-            body = row[_HEADER.itemsize :]
+        n_bytes = self._library.rlb_batch_state_size(self._handle)
+        for body, number in zip(self._bodies(ids, states, n_bytes), ids, strict=True):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
@@ -457,11 +487,6 @@ class NativeBatch:
                 self._handle, number, md5.encode(), state, len(state), pointer
             ):
                 raise ValueError(f"ale: expected {self.game_of[number].name}, got another game")
-
-    def _owner(self, number: int) -> int:
-        words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]
-        text = json.dumps([*words, dataclasses.asdict(self.settings)])
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
     def _check_open(self, where: str) -> None:
         if not self._free.alive:
@@ -507,8 +532,8 @@ def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
     return games[0].legal_actions if full_action_space else games[0].minimal_actions
 
 
-def _spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Settings) -> _GameSpec:
-    return _GameSpec(
+def game_spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Settings) -> GameSpec:
+    return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
@@ -518,9 +543,9 @@ def _spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Setting
     )
 
 
-def _options(settings: Settings) -> _Options:
+def native_options(settings: Settings) -> NativeOptions:
     is_ram = settings.obs_type == "ram"
-    return _Options(
+    return NativeOptions(
         observation_type=2 if is_ram else int(settings.is_rgb),
         stack=1 if is_ram else settings.stack_num,
         height=settings.img_height,

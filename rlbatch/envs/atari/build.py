@@ -1,7 +1,10 @@
-"""The host library: `native/` compiled for the processor, and loaded.
+"""The native code: `native/` compiled for the processor or a GPU, and loaded.
 
-A wheel brings it along. In a checkout it is compiled on first use into a cache folder, under a
-name that covers all it is made from: sources, flags, compiler and processor.
+A wheel brings the host library along. In a checkout it is compiled on first use into a cache
+folder, under a name that covers all it is made from: sources, flags, compiler and processor.
+
+Kernels for GPUs are compiled for one cartridge each, on first use, by NVRTC, which comes with CuPy;
+nothing else here, and no other module, imports CuPy.
 """
 
 from __future__ import annotations
@@ -17,8 +20,13 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
 
 from rlbatch.envs.atari.games import Game
 
@@ -201,9 +209,14 @@ def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
         compiler: The compiler's command.
         native: Folder of the sources; every file in it counts.
     """
-    digest = hashlib.sha256()
     version = _run([*compiler, "--version"]).stdout
-    for part in (version, " ".join([*compiler, *FLAGS]), _processor()):
+    return _digest(version, " ".join([*compiler, *FLAGS]), _processor(), native=native)
+
+
+def _digest(*parts: str, native: Path = NATIVE) -> str:
+    """Returns a digest of the parts and of every source file."""
+    digest = hashlib.sha256()
+    for part in parts:
         digest.update(f"{part}\0".encode())
     for path in sorted(native.rglob("*")):
         if path.is_file() and path.suffix != ".so":
@@ -213,19 +226,40 @@ def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
 
 
 def compile_library(
-    target: Path, compiler: Sequence[str] | None = None, flags: Sequence[str] = ()
+    target: Path,
+    compiler: Sequence[str] | None = None,
+    flags: Sequence[str] = (),
+    source: Path = NATIVE / "host.cpp",
 ) -> None:
-    """Compiles the host library into a file, which appears complete or not at all.
+    """Compiles a library into a file, which appears complete or not at all.
 
     Args:
         target: The file; its folder is made.
         compiler: The compiler's command; what `find_compiler` finds if None.
         flags: Added to `FLAGS`.
+        source: What is compiled.
 
     Raises:
         BuildError: There is no compiler, it fails, or the folder cannot be written.
     """
     compiler = compiler or find_compiler()
+    with _appearing(target) as name:
+        command = [*compiler, *FLAGS, *flags, "-o", name, str(source)]
+        result = _run(command)
+        if result.returncode:
+            raise BuildError(
+                f"{' '.join(command)}: expected a library, got exit status {result.returncode}\n"
+                f"{result.stderr[-4000:]}"
+            )
+
+
+@contextlib.contextmanager
+def _appearing(target: Path) -> Iterator[str]:
+    """Gives the name of a file to write, which becomes the target if all goes well.
+
+    Raises:
+        BuildError: The folder cannot be written.
+    """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # In the same folder: os.replace is atomic within one file system only.
@@ -237,17 +271,185 @@ def compile_library(
         ) from error
     os.close(handle)
     try:
-        command = [*compiler, *FLAGS, *flags, "-o", name, str(NATIVE / "host.cpp")]
-        result = _run(command)
-        if result.returncode:
-            raise BuildError(
-                f"{' '.join(command)}: expected a library, got exit status {result.returncode}\n"
-                f"{result.stderr[-4000:]}"
-            )
+        yield name
         os.chmod(name, 0o755)
         os.replace(name, target)
     finally:
         Path(name).unlink(missing_ok=True)
+
+
+# --- Kernels. ---
+
+# What is in `rlb_sizes`, in `native/device.cu`.
+SIZES = (
+    *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
+    *("DeviceBatch", "Resize", "RAM"),
+)
+_KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore")
+
+# Bytes for an environment's pictures. These games show noise at times, which takes more.
+_RING = 16384
+_RINGS = {"robotank": 32768, "battle_zone": 32768}
+
+CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
+_EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
+
+# The CPU plays the grid of a GPU: the kernels' tests on a machine without one.
+GRID_VARIABLE = "RLBATCH_ATARI_GRID"
+_GRID_FLAGS = ("-DRLB_GRID", "-O1", "-x", "c++")
+
+
+class Kernels(Protocol):
+    """Compiled kernels for one game.
+
+    Attributes:
+        sizes: Bytes of what they work on, by the names in `SIZES`.
+    """
+
+    sizes: dict[str, int]
+
+    def launch(
+        self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
+    ) -> None:
+        """Starts a kernel, with so many bytes of shared memory per block."""
+
+
+def plays_grid() -> bool:
+    """Returns whether the CPU is to play a GPU: RLBATCH_ATARI_GRID=1."""
+    return os.environ.get(GRID_VARIABLE) == "1"
+
+
+def device_kernels(games: Sequence[Game], device: torch.device) -> list[Kernels]:
+    """Returns the kernels of games for a device, compiled first where that is necessary.
+
+    Raises:
+        BuildError: CuPy, NVRTC or the device is missing, or the compiler fails.
+    """
+    ring = max(_RINGS.get(game.name, _RING) for game in games)
+    if device.type == "cpu":
+        return [_grid_kernels(ring)] * len(games)
+    return [_cuda_kernels(defines(game, ring), device) for game in games]
+
+
+def defines(game: Game, ring: int = _RING) -> tuple[str, ...]:
+    """Returns the compiler's options for the kernels of a game."""
+    cart = CARTS.index(game.cart)
+    return (f"-DRLB_CART={cart}", f"-DRLB_RULE={game.rule}", f"-DRLB_RING={ring}")
+
+
+class _CudaKernels:
+    def __init__(self, path: Path, device: torch.device):
+        cupy = import_cupy()
+        self._device, self._cupy = device, cupy
+        with cupy.cuda.Device(device.index):
+            module = cupy.RawModule(path=str(path))
+            self._functions = {name: module.get_function(name) for name in _KERNELS}
+            sizes = cupy.ndarray(len(SIZES), cupy.int32, module.get_global("rlb_sizes")).get()
+        self.sizes = dict(zip(SIZES, sizes.tolist(), strict=True))
+
+    def launch(
+        self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
+    ) -> None:
+        stream = torch.cuda.current_stream(self._device).cuda_stream
+        with (
+            self._cupy.cuda.Device(self._device.index),
+            self._cupy.cuda.ExternalStream(stream, self._device.index),
+        ):
+            self._functions[name]((n_blocks,), (n_threads,), arguments, shared_mem=n_shared)
+
+
+@functools.cache
+def _cuda_kernels(options: tuple[str, ...], device: torch.device) -> _CudaKernels:
+    major, minor = torch.cuda.get_device_capability(device)
+    return _CudaKernels(cubin_path(options, f"sm_{major}{minor}"), device)
+
+
+def import_cupy() -> Any:
+    """Returns the module `cupy`.
+
+    Raises:
+        BuildError: It is not installed, or does not work.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # About a machine without a GPU, which can compile.
+            import cupy  # noqa: PLC0415
+    except Exception as error:
+        raise BuildError(f"AtariEnv on CUDA: expected CuPy, got {error}; {_EXTRA}") from error
+    return cupy
+
+
+def cubin_path(options: Sequence[str], architecture: str) -> Path:
+    """Returns the file with the kernels for an architecture, such as sm_90; no GPU is needed.
+
+    Raises:
+        BuildError: CuPy or NVRTC is missing, or the compiler fails.
+    """
+    import_cupy()
+    from cupy.cuda import nvrtc  # noqa: PLC0415
+
+    flags = (*CUDA_FLAGS, *options, f"--gpu-architecture={architecture}")
+    try:
+        version = ".".join(str(part) for part in nvrtc.getVersion())
+    except Exception as error:
+        raise BuildError(f"AtariEnv on CUDA: expected NVRTC, got {error}; {_EXTRA}") from error
+    path = cache_folder() / f"rlbatch_atari-{_digest(f'nvrtc {version}', *flags)}.cubin"
+    if not path.exists():
+        with _one_at_a_time(path):
+            if not path.exists():
+                _log.warning("compiling Atari kernels for %s, once, to %s", architecture, path)
+                code = compile_cubin(flags)
+                with _appearing(path) as name:
+                    Path(name).write_bytes(code)
+    return path
+
+
+def compile_cubin(flags: Sequence[str]) -> bytes:
+    """Compiles `native/device.cu` with NVRTC; returns the code for one architecture.
+
+    Raises:
+        BuildError: The compiler fails; with what it says.
+    """
+    from cupy.cuda import nvrtc  # noqa: PLC0415
+
+    source = (NATIVE / "device.cu").read_text()
+    program = nvrtc.createProgram(source, "device.cu", [], [])
+    try:
+        nvrtc.compileProgram(program, [*flags, f"--include-path={NATIVE}"])
+        return nvrtc.getCUBIN(program)
+    except nvrtc.NVRTCError as error:
+        log = nvrtc.getProgramLog(program)
+        raise BuildError(
+            f"device.cu: expected code for a GPU, got {error}\n{log[:4000]}"
+        ) from error
+    finally:
+        nvrtc.destroyProgram(program)
+
+
+class _GridKernels:
+    def __init__(self, path: Path):
+        self._library = ctypes.CDLL(str(path))
+        sizes = (ctypes.c_int32 * len(SIZES)).in_dll(self._library, "rlb_sizes")
+        self.sizes = dict(zip(SIZES, sizes, strict=True))
+
+    def launch(
+        self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
+    ) -> None:
+        shape = (ctypes.c_int32(number) for number in (n_blocks, n_threads, n_shared))
+        values = (np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in arguments)
+        getattr(self._library, name)(*shape, *values)
+
+
+@functools.cache
+def _grid_kernels(ring: int) -> _GridKernels:
+    flags = (*_GRID_FLAGS, f"-DRLB_RING={ring}")
+    compiler = find_compiler()
+    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *flags])}.so"
+    if not path.exists():
+        with _one_at_a_time(path):
+            if not path.exists():
+                compile_library(path, compiler, flags, NATIVE / "device.cu")
+    return _GridKernels(path)
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
@@ -290,6 +492,8 @@ def _signatures() -> dict[str, tuple]:
         "rlb_console_restore": (i32, pointer, ctypes.c_char_p, i64),
         "rlb_console_import": (i32, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
         "rlb_batch_import": (i32, pointer, i32, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
+        "rlb_resize_size": (i32,),
+        "rlb_resize": (i32, i32, i32, i32, pointer),
         "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32),
         "rlb_batch_free": (none, pointer),
         "rlb_batch_send": (none, pointer, i32, pointer, pointer),

@@ -11,7 +11,10 @@ import torch
 from gymnasium import spaces
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._batch import Job, NativeBatch, Settings, check_count
+from rlbatch.envs.atari._batch import Settings, check_count
+from rlbatch.envs.atari._device_steps import DeviceSteps
+from rlbatch.envs.atari._host_steps import Arrays, HostSteps
+from rlbatch.envs.atari.build import plays_grid
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.base import Observation, VecEnv
 from rlbatch.errors import (
@@ -23,8 +26,6 @@ from rlbatch.errors import (
     as_device,
 )
 from rlbatch.seeding import derived_seed, env_seeds
-
-Arrays = dict[str, np.ndarray]
 
 
 class AtariEnv(VecEnv):
@@ -100,9 +101,9 @@ class AtariEnv(VecEnv):
         **options: Any,
     ):
         self.device = as_device(device)
-        if self.device.type != "cpu":
+        if self.device.type not in ("cpu", "cuda"):
             raise NotImplementedError(
-                f"device: expected cpu, got {self.device}; wrap the environment as "
+                f"device: expected cpu or cuda, got {self.device}; wrap the environment as "
                 f'DeviceEnv(env, "cpu", "{self.device}") to have its observations there'
             )
         check_count("n_envs", n_envs, 1)
@@ -111,11 +112,15 @@ class AtariEnv(VecEnv):
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
         settings = _settings(options)
         self._seeds = _seeds(seed, n_envs)
-        self._batch = NativeBatch(
-            [find_game(name) for name in _names(game, games)], n_envs, settings, num_threads
-        )
+        chosen = [find_game(name) for name in _names(game, games)]
+        self._steps: HostSteps | DeviceSteps
+        if self.device.type == "cuda" or plays_grid():
+            self._steps = DeviceSteps(chosen, n_envs, settings, self.device)
+        else:
+            self._steps = HostSteps(chosen, n_envs, settings, num_threads)
+        self._batch = self._steps.batch
         self._n_resets = 0
-        self._everyone = torch.arange(n_envs)
+        self._everyone = torch.arange(n_envs, device=self.device)
         self.observation_space = spaces.Box(0, 255, settings.observation_shape, np.uint8)
         self.action_space = spaces.Discrete(len(self._batch.actions))
 
@@ -134,15 +139,11 @@ class AtariEnv(VecEnv):
         """
         if env_info is not None and not env_info.empty():
             raise ValueError(f"env_info: expected none for AtariEnv, got {list(env_info)}")
-        frames = self._new_frames()
-        if self._n_resets:
-            self._batch.run(Job.RESET, frames)
-        else:
-            self._batch.run(Job.LOAD, frames, seed=self._seeds)
+        observation = self._steps.reset(None if self._n_resets else self._seeds)
         self._n_resets += 1
         if self._decorrelate_steps:
-            self._decorrelate(frames)
-        return self._current(frames), self._everyone
+            observation = self._decorrelate()
+        return observation, self._everyone
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Steps all environments; see `VecEnv.step`.
@@ -158,21 +159,8 @@ class AtariEnv(VecEnv):
             ValueError: There is no such action.
         """
         actions = self._actions(action)
-        frames, ends = self._new_frames(), self._new_frames()
-        self._batch.run(Job.STEP_THROUGH, frames, ends, action=actions)
-        after = self._after(actions)
-        done = after["done"]
-        if not done.any():
-            both = _tensors({"frame": frames, **after})
-            return (both, self._everyone), (both, self._everyone)
-        following = {key: array.copy() for key, array in after.items()}
-        self._restart(following, done)
-        last_frames, ended = frames.copy(), self._batch.results["has_ended"]
-        last_frames[ended] = ends[ended]
-        after["lives"][ended] = self._batch.results["after_lives"][ended]
-        pairs = (last_frames, after), (frames, following)
-        first, second = (_tensors({"frame": frame, **rest}) for frame, rest in pairs)
-        return (first, self._everyone), (second, self._everyone)
+        after, following = self._steps.step(actions)
+        return (after, self._everyone), (following, self._everyone)
 
     def step_into(self, action: DictTensor, after: Arrays, following: Arrays) -> None:
         """Steps like `step`, but writes the observations where they are wanted.
@@ -187,17 +175,7 @@ class AtariEnv(VecEnv):
             ValueError: See `step`.
         """
         actions = self._actions(action)
-        frames = [self._frames_for(arrays["frame"]) for arrays in (following, after)]
-        self._batch.run(Job.STEP_THROUGH, *frames, has_all_after=True, action=actions)
-        for arrays, written in zip((following, after), frames, strict=True):
-            if written is not arrays["frame"]:
-                arrays["frame"][...] = written
-        for key, array in self._after(actions).items():
-            after[key][...] = array
-            following[key][...] = array
-        after["lives"][...] = self._batch.results["after_lives"]
-        if after["done"].any():
-            self._restart(following, after["done"])
+        self._steps.step_into(actions, after, following)
 
     def observe(self) -> DictTensor:
         """Returns the observations to act on now, such as after `set_state`.
@@ -206,9 +184,7 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
         """
         self._check_was_reset("observe")
-        frames = self._new_frames()
-        self._batch.run(Job.LOOK, frames)
-        return self._current(frames)
+        return self._steps.observe()
 
     def get_ram(self, ids: Any = None) -> torch.Tensor:
         """Returns the consoles' RAM, [len(ids), 128] uint8; a copy.
@@ -216,7 +192,7 @@ class AtariEnv(VecEnv):
         Args:
             ids: Numbers of environments; None for all.
         """
-        return torch.from_numpy(self._batch.ram(self._batch.ids(ids)))
+        return torch.from_numpy(self._batch.ram(self._batch.ids(ids))).to(self.device)
 
     def render(self, ids: Any = None) -> torch.Tensor:
         """Returns the pictures on the screens, [len(ids), height, 160, 3] uint8 RGB.
@@ -230,7 +206,7 @@ class AtariEnv(VecEnv):
             ValueError: `obs_type` is "ram", for which nothing is drawn; or the screens differ in
                 height: some games have 250 lines and others 210.
         """
-        return torch.from_numpy(self._batch.render(self._batch.ids(ids)))
+        return torch.from_numpy(self._batch.render(self._batch.ids(ids))).to(self.device)
 
     def get_state(self, ids: Any = None) -> torch.Tensor:
         """Returns all that environments are made of, [len(ids), n_bytes] uint8.
@@ -245,7 +221,7 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
         """
         self._check_was_reset("get_state")
-        return torch.from_numpy(self._batch.save(self._batch.ids(ids)))
+        return torch.from_numpy(self._batch.save(self._batch.ids(ids))).to(self.device)
 
     def set_state(self, ids: Any, states: torch.Tensor) -> None:
         """Puts environments where others, or they themselves, have been; see `get_state`.
@@ -261,7 +237,7 @@ class AtariEnv(VecEnv):
             ValueError: One is of another game, of other options, or damaged.
         """
         self._check_was_reset("set_state")
-        self._batch.restore(self._batch.ids(ids), states.numpy())
+        self._batch.restore(self._batch.ids(ids), states.cpu().numpy())
 
     def from_ale(self, ale: Any, ids: Any = None) -> None:
         """Puts environments where a console of ale-py is, as if their episodes began there.
@@ -290,83 +266,38 @@ class AtariEnv(VecEnv):
         """Ends the threads and releases the memory."""
         self._batch.close()
 
-    # --- Observations. ---
-
-    def _new_frames(self) -> np.ndarray:
-        return np.empty(self._batch.shape, np.uint8)
-
-    def _frames_for(self, array: np.ndarray) -> np.ndarray:
-        """Returns the array, if the library can write there, or one to copy from."""
-        return array if array.flags.c_contiguous else self._new_frames()
-
-    def _after(self, actions: np.ndarray) -> Arrays:
-        """Returns what a step led to, but for frames; lives are those after a reset."""
-        results = self._batch.results
-        terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
-        return {
-            "reward": results["reward"].astype(np.float32),
-            "terminated": terminated,
-            "truncated": truncated,
-            "done": terminated | truncated,
-            "initial_state": np.zeros(len(actions), np.bool_),
-            "last_action": actions.astype(np.int64),
-            "episode_return": results["episode_return"].astype(np.float32),
-            "episode_length": results["episode_length"].astype(np.int64),
-            "reward_raw": results["reward_raw"].astype(np.float32),
-            "lives": results["lives"].astype(np.int64),
-        }
-
-    def _restart(self, following: Arrays, done: np.ndarray) -> None:
-        """Turns what led to an end into what an episode begins with, but for frames."""
-        for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action"):
-            following[key][done] = 0
-        following["initial_state"][done] = True
-        ended = self._batch.results["has_ended"]
-        for key in ("episode_return", "episode_length"):
-            following[key][ended] = 0
-        following["lives"][ended] = self._batch.results["lives"][ended]
-
-    def _current(self, frames: np.ndarray) -> DictTensor:
-        """Returns where all environments are, after a job that was no step."""
-        results = self._batch.results
-        current = self._after(results["last_action"])
-        current["initial_state"] = results["episode_length"] == 0
-        self._restart(current, current["done"])
-        return _tensors({"frame": frames, **current})
-
     # --- Actions and seeds. ---
 
-    def _actions(self, action: DictTensor) -> np.ndarray:
+    def _actions(self, action: DictTensor) -> torch.Tensor:
         self._check_was_reset("step")
-        tensor = action["action"]
-        if not tensor.is_cpu:
-            raise DeviceMismatchError("action", self.device, tensor.device, "env.step")
-        actions = tensor.detach().numpy()
+        actions = action["action"].detach()
+        if actions.device != self.device:
+            raise DeviceMismatchError("action", self.device, actions.device, "env.step")
         if actions.shape != (self.n_envs(),):
-            raise ShapeError(f"action: expected shape {(self.n_envs(),)}, got {actions.shape}")
-        if actions.dtype.kind not in "iu":
-            raise DtypeMismatchError(f"action: expected integers, got {tensor.dtype}")
+            raise ShapeError(
+                f"action: expected shape {(self.n_envs(),)}, got {tuple(actions.shape)}"
+            )
+        if actions.is_floating_point() or actions.is_complex() or actions.dtype == torch.bool:
+            raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
-        if actions.min() < 0 or actions.max() >= n:
-            raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {actions}")
+        # On a GPU nothing may wait for the answer; the kernel notes it.
+        if actions.is_cpu and not 0 <= int(actions.min()) <= int(actions.max()) < n:
+            raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {actions.tolist()}")
         return actions
 
     def _check_was_reset(self, where: str) -> None:
         if not self._n_resets:
             raise CallOrderError(f"{where}: expected a reset before, got none")
 
-    def _decorrelate(self, frames: np.ndarray) -> None:
+    def _decorrelate(self) -> DictTensor:
         """Takes a random number of random steps in each environment, and starts to count there."""
         n_most, n_envs = self._decorrelate_steps, self.n_envs()
-        n_steps, actions = np.zeros(n_envs, np.int64), np.zeros((n_most, n_envs), np.int32)
+        n_steps, actions = np.zeros(n_envs, np.int64), np.zeros((n_most, n_envs), np.int64)
         for i, seed in enumerate(self._seeds):
             generator = np.random.default_rng(derived_seed(int(seed), self._n_resets))
             n_steps[i] = generator.integers(0, n_most + 1)
             actions[:, i] = generator.integers(0, len(self._batch.actions), n_most)
-        for t in range(int(n_steps.max())):
-            kind = np.where(n_steps > t, Job.STEP_THROUGH, Job.LOOK)
-            self._batch.run(kind, frames, action=actions[t])
-        self._batch.run(Job.START_COUNT, frames)
+        return self._steps.decorrelate(n_steps, actions)
 
 
 def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
@@ -398,7 +329,3 @@ def _seeds(seed: int | Sequence[int] | None, n_envs: int) -> np.ndarray:
     if seeds.min() < 0 or seeds.max() >= 2**32:
         raise ValueError(f"seed: expected seeds from 0 to 2**32 - 1, got {seeds}")
     return seeds.astype(np.uint32)
-
-
-def _tensors(arrays: Arrays) -> DictTensor:
-    return DictTensor.unchecked({key: torch.from_numpy(array) for key, array in arrays.items()})

@@ -83,7 +83,7 @@ RLB_FN void clock_music(Dpc& dpc, s32 cycles) {
 }
 
 RLB_FN u8 read_dpc(Dpc& dpc, const u8* rom, u32 offset, s32 cycles) {
-  RLB_CONST u8 kAmplitude[8] = {0, 4, 5, 9, 6, 10, 11, 15};
+  static constexpr u8 kAmplitude[8] = {0, 4, 5, 9, 6, 10, 11, 15};
   const u32 i = offset & 7, function = (offset >> 3) & 7;
   if ((dpc.counter[i] & 0xff) == dpc.top[i]) {
     dpc.flag[i] = 0xff;
@@ -194,6 +194,18 @@ RLB_FN void write_cart(CartState& cart, u32 address, u8 value) {
   }
 }
 
+#if defined(RLB_CART)  // Compiled for one game.
+
+RLB_COLD RLB_FN u8 read_any_cart(Cart, CartState& cart, const u8* rom, u32 address, s32 cycles) {
+  return read_cart<static_cast<Cart>(RLB_CART)>(cart, rom, address, cycles);
+}
+
+RLB_COLD RLB_FN void write_any_cart(Cart, CartState& cart, u32 address, u8 value) {
+  write_cart<static_cast<Cart>(RLB_CART)>(cart, address, value);
+}
+
+#else
+
 RLB_FN u8 read_any_cart(Cart kind, CartState& cart, const u8* rom, u32 address, s32 cycles) {
   switch (kind) {
     case Cart::k2K: return read_cart<Cart::k2K>(cart, rom, address, cycles);
@@ -221,5 +233,7 @@ RLB_FN void write_any_cart(Cart kind, CartState& cart, u32 address, u8 value) {
     default: return write_cart<Cart::kDPC>(cart, address, value);
   }
 }
+
+#endif
 
 }  // namespace rlbatch::atari

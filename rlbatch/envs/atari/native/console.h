@@ -1,8 +1,8 @@
 // The console: frames, resets, inputs, and what an agent can do.
 #pragma once
 
-#include "m6502.h"
 #include "platform.h"
+#include "run_cpu.h"
 #include "state.h"
 #if defined(RLB_TRANSLATES)
 #include "translator.h"
@@ -97,7 +97,7 @@ struct Console {
 
   RLB_FN s32 lines_so_far() const { return (3 * s.cpu.cycles - s.tia.frame_start) / kLine; }
 
-  RLB_FN void system_reset() {
+  RLB_GPU_CALL void system_reset() {
     s.cpu = Cpu{};
     reset_riot(s.riot, next_draw(generators.system));
     reset_tia(s.tia);
@@ -153,7 +153,7 @@ struct Console {
   }
 
   // One frame with an action, and the game's rule.
-  RLB_FN void emulate(s32 action, f32 strength = 1.0f) {
+  RLB_GPU_CALL void emulate(s32 action, f32 strength = 1.0f) {
     move_paddle(action, strength);
     set_sticks(action);
     set_switches(action == kActionReset ? 1 : 0);
@@ -165,7 +165,7 @@ struct Console {
 
   // Several frames between which only the rule looks at the RAM. That shows on the data bus, if the
   // next opcode comes from the TIA: no game's does, so the last byte of one rule is enough here.
-  RLB_FN void emulate_many(s32 action, s32 n_frames) {
+  RLB_GPU_CALL void emulate_many(s32 action, s32 n_frames) {
     for (s32 k = 0; k < n_frames; ++k) {
       emulate(action);
       if (k + 1 < n_frames) s.cpu.bus = ram(0xc7);
@@ -266,7 +266,7 @@ struct Console {
   }
 
   // One update of the picture: a frame, or a part of one that takes too long.
-  RLB_FN void run_frame() {
+  RLB_GPU_CALL void run_frame() {
     if (record) *record++ = s;
     if (!s.frame.is_partial) begin_frame();
     s.frame.is_partial = 1;

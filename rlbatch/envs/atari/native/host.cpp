@@ -217,6 +217,15 @@ RLB_API s32 rlb_console_import(void* handle, const char* md5, const u8* bytes, s
   return 0;
 }
 
+// --- What a GPU is given. ---
+
+RLB_API s32 rlb_resize_size() { return sizeof(Resize); }
+
+// Fills a `Resize`; returns 0 if there is none.
+RLB_API s32 rlb_resize(s32 height, s32 out_height, s32 out_width, void* out) {
+  return build_resize(height, out_height, out_width, *static_cast<Resize*>(out));
+}
+
 // --- Batches. ---
 
 RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, const u8* const* roms,

@@ -5,7 +5,7 @@
 
 #if defined(RLB_GRID)
 #include "grid.h"
-#else
+#elif defined(RLB_DEVICE)
 
 namespace rlbatch::atari {
 

@@ -6,9 +6,6 @@
 // time at which the instruction ends.
 #pragma once
 
-#if defined(RLB_DEVICE)
-#include "lanes.h"
-#endif
 #include "platform.h"
 #include "state.h"
 
@@ -16,7 +13,6 @@ namespace rlbatch::atari {
 
 #if defined(RLB_DEVICE)
 constexpr s32 kLogSize = 512;
-constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empty it with its warp.
 #else
 constexpr s32 kLogSize = 2048;
 #endif
@@ -73,6 +69,24 @@ RLB_COLD RLB_FN u8 read_tia(Run& run, u32 address, s32 cycles, u8 bus, s32 n_log
   return static_cast<u8>(high | (bus & 0x3f));
 }
 
+// VSYNC: whether its end ends the frame.
+RLB_GPU_CALL bool ends_frame(Tia& tia, u8 value, s32 cycles) {
+  tia.vsync = value;
+  if (value & 2) {
+    tia.vsync_finish = static_cast<s32>(static_cast<u32>(3 * cycles) + kLine);
+    return false;
+  }
+  const bool ends = 3 * cycles >= tia.vsync_finish;
+  if (ends) tia.vsync_finish = kNever;
+  return ends;
+}
+
+// VBLANK, as far as the paddles go.
+RLB_GPU_CALL void write_dump(Tia& tia, u8 value, s32 cycles) {
+  if (tia.is_dumped && !(value & 0x80)) tia.dump_stamp = cycles;
+  tia.is_dumped = value & 0x80;
+}
+
 template <Cart kKind>
 struct Bus {
   Run& run;
@@ -122,7 +136,34 @@ struct Bus {
     return value;
   }
 
+  // Where speed does not matter these are called, so that there are not hundreds of copies of them.
+  RLB_GPU_CALL u32 read_slowly(u32 address) { return read_now(address); }
+  RLB_GPU_CALL u32 read_zero_page_slowly(u32 address) { return read_zero_page_now(address); }
+  RLB_GPU_CALL void write_slowly(u32 address, u32 value, bool after_write) {
+    write_now(address, value, after_write);
+  }
+  RLB_GPU_CALL void write_zero_page_slowly(u32 address, u32 value, bool after_write) {
+    write_zero_page_now(address, value, after_write);
+  }
+
   RLB_HOT u32 read(u32 address) {
+    if constexpr (kKind == Cart::kAny) return read_slowly(address);
+    return read_now(address);
+  }
+  RLB_HOT u32 read_zero_page(u32 address) {
+    if constexpr (kKind == Cart::kAny) return read_zero_page_slowly(address);
+    return read_zero_page_now(address);
+  }
+  RLB_HOT void write(u32 address, u32 value, bool after_write = false) {
+    if constexpr (kKind == Cart::kAny) return write_slowly(address, value, after_write);
+    write_now(address, value, after_write);
+  }
+  RLB_HOT void write_zero_page(u32 address, u32 value, bool after_write = false) {
+    if constexpr (kKind == Cart::kAny) return write_zero_page_slowly(address, value, after_write);
+    write_zero_page_now(address, value, after_write);
+  }
+
+  RLB_HOT u32 read_now(u32 address) {
     if (address & 0x1000) {
       latch = read_program(address);
     } else if (!(address & 0x80)) {
@@ -135,11 +176,11 @@ struct Bus {
     return latch;
   }
 
-  RLB_HOT u32 read_zero_page(u32 address) {
+  RLB_HOT u32 read_zero_page_now(u32 address) {
     return latch = address & 0x80 ? state.riot.ram[address & 0x7f] : read_tia_now(address);
   }
 
-  RLB_HOT void write_zero_page(u32 address, u32 value, bool after_write = false) {
+  RLB_HOT void write_zero_page_now(u32 address, u32 value, bool after_write) {
     if (address & 0x80) {
       state.riot.ram[address & 0x7f] = static_cast<u8>(value);
     } else {
@@ -148,7 +189,7 @@ struct Bus {
     latch = value;
   }
 
-  RLB_HOT void write(u32 address, u32 value, bool after_write = false) {
+  RLB_HOT void write_now(u32 address, u32 value, bool after_write) {
     if (address & 0x1000) {
       write_program(address, static_cast<u8>(value));
     } else if (!(address & 0x80)) {
@@ -171,11 +212,11 @@ struct Bus {
         return;
       }
       if (reg == kVSYNC) {
-        write_vsync(value);
+        if (ends_frame(state.tia, value, cycles)) stop();
         return;
       }
       if (reg != kVBLANK) return;
-      write_dump(value);
+      write_dump(state.tia, value, cycles);
     }
     log[n_log++] = packed_write(static_cast<u32>(cycles - run.log_base), reg, value);
     if (RLB_UNLIKELY(n_log == kLogSize)) {
@@ -207,23 +248,6 @@ struct Bus {
     const s32 past = (cycles - state.tia.frame_start / 3) % 76;
     if (past) cycles += 76 - past;
   }
-
-  RLB_HOT void write_vsync(u8 value) {
-    Tia& tia = state.tia;
-    tia.vsync = value;
-    if (value & 2) {
-      tia.vsync_finish = static_cast<s32>(static_cast<u32>(3 * cycles) + kLine);
-    } else if (3 * cycles >= tia.vsync_finish) {
-      tia.vsync_finish = kNever;
-      stop();
-    }
-  }
-
-  RLB_HOT void write_dump(u8 value) {
-    Tia& tia = state.tia;
-    if (tia.is_dumped && !(value & 0x80)) tia.dump_stamp = cycles;
-    tia.is_dumped = value & 0x80;
-  }
 };
 
 struct Registers {
@@ -247,19 +271,25 @@ struct Registers {
 RLB_FN s32 from_bcd(u32 value) { return static_cast<s32>(10 * (value >> 4) + (value & 15)); }
 RLB_FN u32 to_bcd(u32 value) { return value / 10 << 4 | value % 10; }
 
+// The accumulator, and the carry in bit 8.
+RLB_GPU_CALL u32 decimal_sum(u32 a, u32 m, u32 carry) {
+  const u32 sum = static_cast<u32>(from_bcd(a) + from_bcd(m)) + carry;
+  return to_bcd((sum & 0xff) % 100) | static_cast<u32>(sum > 99) << 8;
+}
+
+RLB_GPU_CALL u32 decimal_difference(u32 a, u32 m, u32 borrow) {
+  s32 difference = from_bcd(a) - from_bcd(m) - static_cast<s32>(borrow);
+  if (difference < 0) difference += 100;
+  if (difference >= 0) return to_bcd(static_cast<u32>(difference) % 100);
+  const u32 wrapped_value = static_cast<u32>(256 + difference);  // Digits above 9.
+  return (10 * (wrapped_value >> 4) + (wrapped_value & 15)) & 0xff;
+}
+
 RLB_HOT void add(Registers& r, u32 m) {
-  const u32 a = r.a;
-  if (RLB_LIKELY(!r.d)) {
-    const u32 sum = a + m + r.c;
-    r.c = sum >> 8;
-    r.a = sum & 0xff;
-    r.v = ((a ^ r.a) & (m ^ r.a) & 0x80) >> 7;
-  } else {
-    const u32 sum = static_cast<u32>(from_bcd(a) + from_bcd(m)) + r.c;
-    r.c = sum > 99;
-    r.a = to_bcd((sum & 0xff) % 100);
-    r.v = ((a ^ r.a) & (r.a ^ m) & 0x80) >> 7;
-  }
+  const u32 a = r.a, sum = RLB_LIKELY(!r.d) ? a + m + r.c : decimal_sum(a, m, r.c);
+  r.c = sum >> 8;
+  r.a = sum & 0xff;
+  r.v = ((a ^ r.a) & (m ^ r.a) & 0x80) >> 7;
   r.nz = r.a;
 }
 
@@ -271,14 +301,7 @@ RLB_HOT void subtract(Registers& r, u32 m) {
     r.a = sum & 0xff;
     r.v = ((a ^ r.a) & (a ^ m) & 0x80) >> 7;
   } else {
-    s32 difference = from_bcd(a) - from_bcd(m) - static_cast<s32>(borrow);
-    if (difference < 0) difference += 100;
-    if (difference >= 0) {
-      r.a = to_bcd(static_cast<u32>(difference) % 100);
-    } else {  // Digits above 9.
-      const u32 wrapped_value = static_cast<u32>(256 + difference);
-      r.a = (10 * (wrapped_value >> 4) + (wrapped_value & 15)) & 0xff;
-    }
+    r.a = decimal_difference(a, m, borrow);
     r.c = a >= m + borrow;
     r.v = ((a ^ r.a) & (r.a ^ m) & 0x80) >> 7;
   }
@@ -660,76 +683,6 @@ RLB_COLD RLB_FN s32 execute_anywhere(Run& run, s32 left) {
   pack(run.state->cpu, r);
   disconnect(run, bus);
   return bus.left;
-}
-
-// BRK, jumps, returns and branches.
-RLB_HOT bool is_jump(u32 opcode) {
-  return (opcode & 0x1f) == 0x10 || (opcode & 0x9f) == 0 || (opcode & 0xdf) == 0x4c;
-}
-
-// One instruction, wherever the program is. Returns whether the next one may be elsewhere.
-template <Cart kKind>
-RLB_HOT bool execute_next(Run& run, Bus<kKind>& bus, Registers& r) {
-  --bus.left;
-  if (RLB_LIKELY(is_plain_code<kKind>(r.pc))) {
-    const u32 word = bus.fetch_word(r.pc);
-    r.pc += 1;
-    execute<true>(bus, r, word);
-    return is_jump(word & 0xff);
-  }
-  pack(run.state->cpu, r);
-  disconnect(run, bus);
-  bus.left = execute_anywhere(run, bus.left);
-  bus.cycles = run.state->cpu.cycles;
-  bus.latch = run.state->cpu.bus;
-  bus.n_log = run.n_log;
-  bus.last_access = run.last_access;
-  r = unpacked(run.state->cpu);
-  return true;
-}
-
-#if defined(RLB_DEVICE)
-
-// NOTE [ threads of a warp ]
-//
-// The threads of a warp play the same game at different places, and a warp does one thing at a time.
-// So it runs those first that are behind, by the clock of the beam, with all that are at the same place of
-// the program, up to the next jump: where programs wait for the beam they meet again. Threads
-// whose logs are full wait, and all logs are replayed together.
-template <Cart kKind>
-RLB_FN void run_together(Run& run, Bus<kKind>& bus, Registers& r) {
-  constexpr u32 kIdle = ~0u;
-  const u32 lanes = lanes_here(), lane = lane_index();
-  for (;;) {
-    const bool can_run = bus.left > 0 && bus.n_log < kFullLog;
-    const u32 first = least(lanes, can_run ? static_cast<u32>(bus.cycles) << 5 | lane : kIdle);
-    if (first == kIdle) {
-      if (!any(lanes, bus.left > 0)) return;
-      flush_log(run, bus.n_log, bus.last_access);
-      bus.n_log = 0;
-      continue;
-    }
-    const u32 pc = from_lane(lanes, r.pc, first & 31);
-    if (!can_run || r.pc != pc) continue;
-    while (!execute_next(run, bus, r) && bus.left > 0) {
-    }
-  }
-}
-
-#endif
-
-// Runs until the frame ends, or for so many instructions.
-template <Cart kKind>
-RLB_FN void run_cpu(Run& run, s32 n_instructions) {
-  Bus<kKind> bus = connect<kKind>(run, n_instructions);
-  Registers r = unpacked(run.state->cpu);
-#if defined(RLB_DEVICE)
-  run_together(run, bus, r);
-#else
-  while (bus.left > 0) execute_next(run, bus, r);
-#endif
-  pack(run.state->cpu, r);
-  disconnect(run, bus);
 }
 
 }  // namespace rlbatch::atari

@@ -93,6 +93,24 @@ struct RowReader {
   }
 };
 
+// Whether two pictures are not the same.
+RLB_FN bool differ(const Pictures& p, s32 a, s32 b, s32 height) {
+  for (s32 row = 0; row < height; ++row) {
+    RowReader first(p, a, row), second(p, b, row);
+    Span one{0, 0}, other{0, 0};
+    for (s32 x = 0; x < kWidth;) {
+      if (!one.length) one = first.next();
+      if (!other.length) other = second.next();
+      if (one.colour != other.colour) return true;
+      const s32 n = one.length < other.length ? one.length : other.length;
+      one.length -= n;
+      other.length -= n;
+      x += n;
+    }
+  }
+  return false;
+}
+
 // --- Writing. ---
 
 RLB_FN void put_byte(Pictures& p, u32 byte) {
@@ -112,7 +130,7 @@ RLB_FN u32 place_of(Pictures& p, u8 colour) {
   return n;
 }
 
-RLB_FN void put_run(Pictures& p, u8 colour, s32 length) {
+RLB_GPU_CALL void put_run(Pictures& p, u8 colour, s32 length) {
   const u32 place = place_of(p, colour);
   put_byte(p, place << 4 | static_cast<u32>(length <= 15 ? length - 1 : 15));
   if (place == kPalette) put_byte(p, colour);
@@ -121,7 +139,7 @@ RLB_FN void put_run(Pictures& p, u8 colour, s32 length) {
 }
 
 // Copies pixels [p.x, end) of a row from another picture.
-RLB_FN void copy_runs(Pictures& p, s32 picture, s32 row, s32 end, bool without_colours = false) {
+RLB_GPU_CALL void copy_runs(Pictures& p, s32 picture, s32 row, s32 end, bool without_colours = false) {
   RowReader reader(p, picture, row);
   p.is_lost |= reader.is_lost;
   for (s32 x = 0; x < end;) {
@@ -143,7 +161,7 @@ RLB_FN bool repeats_last(const Pictures& p) {
   return true;
 }
 
-RLB_FN void close_row(Pictures& p) {
+RLB_GPU_CALL void close_row(Pictures& p) {
   if (p.open_row < 0) return;
   if (p.x < kWidth) copy_runs(p, p.shown[p.buffer], p.open_row, kWidth);
   if (repeats_last(p)) {
@@ -156,7 +174,7 @@ RLB_FN void close_row(Pictures& p) {
 }
 
 // Rows are drawn one after the other.
-RLB_FN void open_row(Pictures& p, s32 row, s32 begin) {
+RLB_GPU_CALL void open_row(Pictures& p, s32 row, s32 begin) {
   if (row == p.open_row) return;
   close_row(p);
   if (p.first_row < 0) p.first_row = static_cast<s16>(row);
@@ -176,7 +194,7 @@ RLB_FN bool is_needed(const Pictures& p, s32 picture) {
   return false;
 }
 
-RLB_FN Screen begin_drawing(Screens screens, s32 buffer, s32) {
+RLB_GPU_CALL Screen begin_drawing(Screens screens, s32 buffer, s32) {
   Pictures& p = *screens;
   s32 free = 0;
   while (is_needed(p, free)) ++free;  // At most five are.
@@ -193,7 +211,7 @@ RLB_FN void copy_row(Pictures& p, s32 from, s32 row, bool without_colours = fals
   copy_runs(p, from, row, kWidth, without_colours);
 }
 
-RLB_FN void end_drawing(Screens screens, s32 height) {
+RLB_GPU_CALL void end_drawing(Screens screens, s32 height) {
   Pictures& p = *screens;
   if (p.first_row < 0) return;  // Nothing was drawn.
   close_row(p);
@@ -215,7 +233,7 @@ RLB_FN void clear_screens(Screens screens, s32 height) {
   p.shown[0] = p.shown[1] = p.drawn;
 }
 
-RLB_FN void grey_out(Screens screens, s32 buffer, s32 row, s32 height) {
+RLB_GPU_CALL void grey_out(Screens screens, s32 buffer, s32 row, s32 height) {
   Pictures& p = *begin_drawing(screens, buffer, height);
   for (s32 k = 0; k < height; ++k) copy_row(p, p.shown[buffer], k, k >= row);
   close_row(p);
@@ -241,7 +259,7 @@ RLB_HOT Mask edges(const Mask& m) {
 }
 
 // Blends layers into pixels [begin, end) of a row; those that are not shown become 0.
-RLB_FN void write_row(Screen screen, s32 row, const Layers& layers, const Mask& shown, s32 begin,
+RLB_GPU_CALL void write_row(Screen screen, s32 row, const Layers& layers, const Mask& shown, s32 begin,
                       s32 end) {
   Pictures& p = *screen;
   open_row(p, row, begin);

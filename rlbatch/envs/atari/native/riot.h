@@ -42,13 +42,13 @@ RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
 }
 
 // How many reads, `period` cycles apart and the first at `cycles`, find the timer above zero.
-RLB_FN s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
+RLB_GPU_CALL s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
   const s32 elapsed = cycles - 1 - riot.stamp;
   const s32 zero = (riot.timer - 1) * (1 << riot.shift);
   return elapsed >= 0 && elapsed < zero ? (zero - elapsed + period - 1) / period : 0;
 }
 
-RLB_FN u8 read_riot(Riot& riot, u32 address, s32 cycles) {
+RLB_GPU_CALL u8 read_riot(Riot& riot, u32 address, s32 cycles) {
   switch (address & 7) {
     case 0: return riot.joysticks;
     case 1: return riot.ddra;
@@ -63,7 +63,7 @@ RLB_FN u8 read_riot(Riot& riot, u32 address, s32 cycles) {
   }
 }
 
-RLB_FN void write_riot(Riot& riot, u32 address, u8 value, s32 cycles) {
+RLB_GPU_CALL void write_riot(Riot& riot, u32 address, u8 value, s32 cycles) {
   if ((address & 0x14) == 0x14) {
     const u32 interval = address & 3;
     riot.timer = value;

@@ -73,7 +73,7 @@ struct Generators {
   Mt19937 system, environment;
 };
 
-RLB_FN void seed(Mt19937& g, u32 value) {
+RLB_GPU_CALL void seed(Mt19937& g, u32 value) {
   g.words[0] = value;
   for (u32 i = 1; i < 624; ++i) {
     g.words[i] = 1812433253u * (g.words[i - 1] ^ g.words[i - 1] >> 30) + i;
@@ -81,7 +81,7 @@ RLB_FN void seed(Mt19937& g, u32 value) {
   g.next = 624;
 }
 
-RLB_FN u32 next_draw(Mt19937& g) {
+RLB_GPU_CALL u32 next_draw(Mt19937& g) {
   if (g.next >= 624) {
     for (u32 i = 0; i < 624; ++i) {
       const u32 y = (g.words[i] & 0x80000000u) | (g.words[(i + 1) % 624] & 0x7fffffffu);

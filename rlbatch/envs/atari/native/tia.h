@@ -157,7 +157,7 @@ RLB_HOT bool is_enabled(const Tia& tia, s32 object) {
 }
 
 // The pixels of a player whose pattern may be set to all ones, to see where it could be.
-RLB_FN Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
+RLB_GPU_CALL Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
   Mask m = no_pixels();
   const u32 mode = tia.nusiz[i] & 7, bits = reversed(pattern), hidden = tia.hide_first_copy[i];
   if (mode == 5) {
@@ -171,7 +171,7 @@ RLB_FN Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
   return m;
 }
 
-RLB_FN Mask missile_mask(const Tia& tia, s32 i) {
+RLB_GPU_CALL Mask missile_mask(const Tia& tia, s32 i) {
   Mask m = no_pixels();
   u32 width = 1u << (tia.nusiz[i] >> 4 & 3);
   if (i == 0 && tia.missile_shape == kOff) return m;
@@ -238,7 +238,7 @@ struct Beam {
     return x > 0 ? x : 0;
   }
 
-  RLB_FN void begin() {
+  RLB_GPU_CALL void begin() {
     enabled = 0;
     for (s32 o = 0; o < kObjects; ++o) {
       is_current[o] = 0;
@@ -340,7 +340,7 @@ struct Beam {
   }
 
   RLB_FN void move_star() {
-    RLB_CONST u8 kSteps[4] = {18, 33, 0, 17};
+    static constexpr u8 kSteps[4] = {18, 33, 0, 17};
     tia.star_count = (tia.star_count + 1) & 3;
     tia.position[kM0] =
         static_cast<u8>(wrapped(tia.position[kM0] + kWidth - kSteps[tia.star_count]));
@@ -442,7 +442,7 @@ struct Beam {
   }
 
   // Accounts for everything up to `drawn`.
-  RLB_FN void finish() {
+  RLB_GPU_CALL void finish() {
     const s32 x = pixel();
     take_all(x);
     collide(x);
@@ -561,7 +561,7 @@ struct Beam {
 
   // --- Writes. ---
 
-  RLB_FN void write(u32 reg, u8 value, s32 clock) {
+  RLB_GPU_CALL void write(u32 reg, u8 value, s32 clock) {
     advance(clock + delay(reg, clock));
     switch (reg) {
       case kVBLANK:
@@ -816,9 +816,9 @@ struct Beam {
 
   // How far an object moves to the right, by the cycle of the line at which HMOVE is strobed.
   RLB_FN static s32 hmove_distance(u32 nibble, s32 cycle) {
-    RLB_CONST s8 kEarly[21] = {-7, -7, -7, -7, -6, -5, -5, -4, -3, -2, -2,
+    static constexpr s8 kEarly[21] = {-7, -7, -7, -7, -6, -5, -5, -4, -3, -2, -2,
                                -1, 0,  1,  1,  2,  3,  4,  4,  5,  6};
-    RLB_CONST s8 kLate[20] = {-6, -5, -4, -4, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8};
+    static constexpr s8 kLate[20] = {-6, -5, -4, -4, -3, -2, -1, -1, 0, 1, 2, 2, 3, 4, 5, 5, 6, 7, 8, 8};
     const s32 wanted = nibble <= 7 ? -static_cast<s32>(nibble) : 16 - static_cast<s32>(nibble);
     if (cycle <= 20) return wanted > kEarly[cycle] ? wanted : kEarly[cycle];
     if (cycle < 55) return 0;

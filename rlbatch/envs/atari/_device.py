@@ -1,0 +1,311 @@
+"""A batch of environments in the memory of a GPU: kernels and the tensors they work on."""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlbatch.envs.atari import build
+from rlbatch.envs.atari._batch import (
+    Batch,
+    GameSpec,
+    NativeBatch,
+    Settings,
+    game_spec,
+    native_options,
+)
+from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.roms import read_rom
+from rlbatch.errors import CallOrderError
+
+_STEP_THREADS = 32  # A warp per block: all multiprocessors get some, however few there are.
+_LOOK_THREADS = 128
+_MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
+_MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
+
+
+class DeviceJob(enum.IntEnum):
+    """What an environment is to do: `DeviceJob` in `native/device.h`."""
+
+    NONE = 0
+    STEP = 1
+    RESET = 2
+    LOAD = 3
+    START_COUNT = 4
+
+
+_RESULTS = {
+    **dict.fromkeys(("reward", "reward_raw", "lives", "frame_number"), torch.int32),
+    **dict.fromkeys(("episode_frame_number", "episode_length", "last_action"), torch.int32),
+    "episode_return": torch.float64,
+    **dict.fromkeys(("terminated", "truncated", "life_lost", "has_ended"), torch.bool),
+}
+_SHARED = ("states", "generators", "noops", "episodes", "pictures", "views", "records")
+
+
+class _DeviceBatch(ctypes.Structure):
+    _fields_ = [
+        *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom")),
+        *((name, ctypes.c_void_p) for name in _SHARED),
+        *((name, ctypes.c_void_p) for name in ("logs", "ring", *_RESULTS, "errors")),
+        *((name, ctypes.c_int32) for name in ("n_envs", "first", "stride", "n_records")),
+    ]
+
+
+class DeviceBatch(Batch):
+    """Environments that the kernels step. PyTorch owns all memory.
+
+    Args:
+        games: Their games; environment i plays `games[i % len(games)]`.
+        n_envs: How many there are.
+        settings: What is the same for all of them.
+        device: Where they are. Kernels run on PyTorch's current stream of it.
+
+    Attributes:
+        device: As above.
+        results: [n_envs] per name, on the device; written over by the next step.
+
+    Raises:
+        TypeError, ValueError: An argument, or an option for one of the games, is out of range.
+        RomError, BuildError: There is no ROM, or the kernels cannot be compiled.
+    """
+
+    def __init__(
+        self, games: Sequence[Game], n_envs: int, settings: Settings, device: torch.device
+    ):
+        super().__init__(games, n_envs, settings)
+        self.device = device
+        self._in_turn = list(games)  # A game may be there twice.
+        self._kernels = build.device_kernels(self._in_turn, device)
+        self._host: dict[int, NativeBatch] = {}
+        self._is_open = True
+        self._allocate()
+        self._batches = [self._describe(i, game) for i, game in enumerate(self._in_turn)]
+
+    def _allocate(self) -> None:
+        n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
+        is_ram = settings.obs_type == "ram"
+        self._n_records = settings.frameskip if 2 < settings.frameskip <= _MAX_UNSEEN else 0
+        if is_ram:
+            self._n_records = 0
+        bytes_of = {
+            "states": sizes["State"],
+            "generators": sizes["Generators"],
+            "noops": sizes["Mt19937"],
+            "episodes": sizes["Episode"],
+            "pictures": 0 if is_ram else sizes["Pictures"],
+            "views": sizes["View"],
+            "records": self._n_records * sizes["State"],
+        }
+        self._shared = {name: self._bytes(n, size) for name, size in bytes_of.items()}
+        # Games do not share warps.
+        n_warps = [-(-self._n_of(i) // 32) for i in range(len(self._in_turn))]
+        self._logs = [self._bytes(32 * warps, sizes["Log"]) for warps in n_warps]
+        self._ring = self._bytes(n, int(np.prod(self.shape[1:])))
+        self.results = {
+            name: torch.zeros(n, dtype=dtype, device=self.device)
+            for name, dtype in _RESULTS.items()
+        }
+        self._errors = torch.zeros(2, dtype=torch.int32, device=self.device)
+
+    def _bytes(self, n: int, size: int) -> torch.Tensor:
+        return torch.zeros((n, size), dtype=torch.uint8, device=self.device)
+
+    def _n_of(self, game: int) -> int:
+        """Returns how many environments play a game."""
+        return len(range(game, self.n_envs, len(self._in_turn)))
+
+    def _describe(self, number: int, game: Game) -> torch.Tensor:
+        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
+        rom = read_rom(game)
+        spec: GameSpec = game_spec(game, len(rom), self.actions, self.settings)
+        image = rom * 2 if game.cart == "2K" else rom
+        parts = {
+            "game": bytes(spec),
+            "options": bytes(native_options(self.settings)),
+            "resize": self._resize(game),
+            "rom": image.ljust(_MAX_ROM, b"\0")[:_MAX_ROM],
+        }
+        tensors = {
+            name: self.uploaded(np.frombuffer(part, np.uint8)) for name, part in parts.items()
+        }
+        tensors |= {**self._shared, "logs": self._logs[number], "ring": self._ring, **self.results}
+        tensors["errors"] = self._errors
+        self._kept = [*getattr(self, "_kept", []), tensors]
+        described = _DeviceBatch(
+            **{name: tensor.data_ptr() or None for name, tensor in tensors.items()},
+            n_envs=self.n_envs,
+            first=number,
+            stride=len(self._in_turn),
+            n_records=self._n_records,
+        )
+        assert ctypes.sizeof(described) == self._kernels[0].sizes["DeviceBatch"]
+        return self.uploaded(np.frombuffer(bytes(described), np.uint8))
+
+    def _resize(self, game: Game) -> bytes:
+        library = build.load()
+        buffer = ctypes.create_string_buffer(library.rlb_resize_size())
+        if self.settings.obs_type != "ram":
+            size = self.settings.img_height, self.settings.img_width
+            if not library.rlb_resize(game.height, *size, buffer):
+                raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
+        return buffer.raw
+
+    def uploaded(self, array: np.ndarray) -> torch.Tensor:
+        """Returns a copy of an array on the device."""
+        return torch.from_numpy(array.copy()).to(self.device)
+
+    def close(self) -> None:
+        """Releases the memory."""
+        self._is_open = False
+        self._shared, self._batches, self._kept, self._logs = {}, [], [], []
+        for batch in self._host.values():
+            batch.close()
+
+    # --- Kernels; none of these waits. ---
+
+    def same_job(self, job: DeviceJob) -> torch.Tensor:
+        """Returns one job for all, [n_envs] uint8."""
+        return torch.full((self.n_envs,), int(job), dtype=torch.uint8, device=self.device)
+
+    def step(
+        self,
+        actions: torch.Tensor | None = None,
+        *,
+        jobs: torch.Tensor | None = None,
+        seeds: torch.Tensor | None = None,
+    ) -> None:
+        """Gives every environment a job.
+
+        Args:
+            actions: [n_envs] int64: places in `actions`, of those that step.
+            jobs: [n_envs] uint8, of `DeviceJob`; None if all step.
+            seeds: [n_envs] uint32, of those that load.
+        """
+        arguments = [_pointer(one) for one in (jobs, actions, seeds)]
+        self._per_thread("rlb_step", *arguments)
+
+    def restart(self) -> None:
+        """Begins the next episode where one has ended."""
+        self._per_thread("rlb_restart")
+
+    def observe(self) -> torch.Tensor:
+        """Returns the stacks of observations, [n_envs, *observation_shape] uint8."""
+        self.check_open("observe")
+        out = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
+        shared = 0 if self.settings.obs_type == "ram" else self._kernels[0].sizes["Image"]
+        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+            n = self._n_of(i)
+            kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
+        return out
+
+    def _per_thread(self, name: str, *arguments: Any) -> None:
+        self.check_open(name)
+        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+            n_blocks = -(-self._n_of(i) // _STEP_THREADS)
+            kernels.launch(name, n_blocks, _STEP_THREADS, 0, _pointer(batch), *arguments)
+
+    # --- Looking in; these wait for the device. ---
+
+    def ram(self, ids: list[int]) -> np.ndarray:
+        """Returns copies of the RAMs, [n, 128] uint8."""
+        self.check_idle("get_ram")
+        begin = self._kernels[0].sizes["RAM"]
+        return self._shared["states"][ids, begin : begin + 128].cpu().numpy()
+
+    def render(self, ids: list[int]) -> np.ndarray:
+        """Returns the pictures on the screens, [n, height, 160, 3] uint8; see `NativeBatch`."""
+        self.check_idle("render")
+        return self._on_host(ids).render(list(range(len(ids))))
+
+    def from_ale(self, ids: list[int], ale: Any) -> None:
+        """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`."""
+        self.check_idle("from_ale")
+        batch = self._on_host(ids)
+        everyone = list(range(len(ids)))
+        batch.from_ale(everyone, ale)
+        self.restore(ids, batch.save(everyone))
+
+    def _on_host(self, ids: list[int]) -> NativeBatch:
+        """Returns a batch of the native library with these environments."""
+        batch = NativeBatch([self.game_of[i] for i in ids], len(ids), self.settings, 1)
+        batch.actions = self.actions
+        batch.restore(list(range(len(ids))), self.save(ids))
+        return batch
+
+    def save(self, ids: list[int]) -> np.ndarray:
+        """Returns the states of some environments, [n, n_bytes] uint8; see `NativeBatch`."""
+        self.check_idle("get_state")
+        bodies = self._bytes(len(ids), self._state_bytes())
+        self._per_state("rlb_save", ids, bodies)
+        return self._with_headers(ids, bodies.cpu().numpy())
+
+    def restore(self, ids: list[int], states: np.ndarray) -> None:
+        """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""
+        self.check_idle("set_state")
+        bodies = self._bodies(ids, states, self._state_bytes())
+        self._per_state("rlb_restore", ids, self.uploaded(bodies))
+
+    def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
+        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+            rows = [row for row, number in enumerate(ids) if number % len(self._in_turn) == i]
+            if not rows:
+                continue
+            numbers = self.uploaded(np.array([ids[row] for row in rows], np.int32))
+            part = bodies[rows] if len(self._in_turn) > 1 else bodies
+            arguments = _pointer(batch), _pointer(numbers), _pointer(part), np.int64(part.shape[1])
+            kernels.launch(name, len(rows), _LOOK_THREADS, 0, *arguments)
+            if name == "rlb_save" and part is not bodies:
+                bodies[rows] = part
+
+    def _state_bytes(self) -> int:
+        sizes, ring = self._kernels[0].sizes, int(np.prod(self.shape[1:]))
+        image = 0 if self.settings.obs_type == "ram" else sizes["Image"]
+        names = ("State", "Generators", "Mt19937", "Episode")
+        return sum(sizes[name] for name in names) + 3 * image + ring
+
+    def bytes_per_env(self) -> int:
+        """Returns the bytes that an environment takes, its observation stack included."""
+        per_env = sum(tensor.shape[1] for tensor in (*self._shared.values(), self._ring))
+        results = sum(tensor.element_size() for tensor in self.results.values())
+        return per_env + results + self._kernels[0].sizes["Log"]
+
+    def check_open(self, where: str) -> None:
+        """Checks that it is open.
+
+        Raises:
+            CallOrderError: It is closed.
+        """
+        if not self._is_open:
+            raise CallOrderError(f"{where}: expected an open environment, got a closed one")
+
+    def check_idle(self, where: str) -> None:
+        """Waits for the device, and checks that nothing has gone wrong so far.
+
+        Raises:
+            CallOrderError: It is closed.
+            ValueError: There was an action that does not exist.
+            RuntimeError: More was on a screen than there is memory for.
+        """
+        self.check_open(where)
+        lost, wrong = self._errors.tolist()
+        self._errors.zero_()
+        if wrong:
+            n = len(self.actions)
+            raise ValueError(
+                f"action: expected numbers from 0 to {n - 1}, got others, some step before"
+            )
+        if lost:
+            raise RuntimeError(
+                "AtariEnv: expected screens that fit into the memory of a picture, got one that "
+                "does not; observations since the last check may be wrong. Please report the game"
+            )
+
+
+def _pointer(tensor: torch.Tensor | None) -> np.uint64:
+    return np.uint64(0 if tensor is None else tensor.data_ptr())

@@ -1,0 +1,117 @@
+"""Steps of environments that a GPU runs: what `AtariEnv` does on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.atari._batch import Settings
+from rlbatch.envs.atari._device import DeviceBatch, DeviceJob
+from rlbatch.envs.atari._host_steps import Arrays
+from rlbatch.envs.atari.games import Game
+
+Tensors = dict[str, torch.Tensor]
+
+
+class DeviceSteps:
+    """Environments of a `DeviceBatch`, and their results as observations.
+
+    Nothing in `step` waits for the device.
+
+    Args:
+        games: See `DeviceBatch`.
+        n_envs: See `DeviceBatch`.
+        settings: See `DeviceBatch`.
+        device: See `DeviceBatch`.
+    """
+
+    def __init__(
+        self, games: Sequence[Game], n_envs: int, settings: Settings, device: torch.device
+    ):
+        self.batch = DeviceBatch(games, n_envs, settings, device)
+
+    def reset(self, seeds: np.ndarray | None) -> DictTensor:
+        """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""
+        self.batch.check_idle("reset")
+        if seeds is None:
+            self.batch.step(jobs=self.batch.same_job(DeviceJob.RESET))
+        else:
+            self.batch.step(
+                jobs=self.batch.same_job(DeviceJob.LOAD), seeds=self.batch.uploaded(seeds)
+            )
+        return self.observe()
+
+    def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
+        """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
+        self.batch.check_open("step")
+        self.batch.step(action.to(torch.int64))
+        last_frames = self.batch.observe()
+        after = self._after(action)
+        ended = self.batch.results["has_ended"].clone()
+        self.batch.restart()
+        frames = self.batch.observe()
+        following = self._restarted(after, ended)
+        first, second = {"frame": last_frames, **after}, {"frame": frames, **following}
+        return DictTensor.unchecked(first), DictTensor.unchecked(second)
+
+    def step_into(self, action: torch.Tensor, after: Arrays, following: Arrays) -> None:
+        """Steps like `step`, and writes to the arrays."""
+        for arrays, written in zip((after, following), self.step(action), strict=True):
+            for key, tensor in written.items():
+                arrays[key][...] = tensor.cpu().numpy()
+
+    def observe(self) -> DictTensor:
+        """Returns the observations to act on now."""
+        current = self._after(self.batch.results["last_action"])
+        current["initial_state"] = current["episode_length"] == 0
+        current = self._restarted(
+            current, self.batch.results["has_ended"], current["initial_state"]
+        )
+        return DictTensor.unchecked({"frame": self.batch.observe(), **current})
+
+    def decorrelate(self, n_steps: np.ndarray, actions: np.ndarray) -> DictTensor:
+        """Takes n_steps [n_envs] of the actions [t, n_envs], and starts to count there."""
+        steps, chosen = (torch.from_numpy(one).to(self.batch.device) for one in (n_steps, actions))
+        for t in range(int(n_steps.max())):
+            jobs = torch.where(steps > t, int(DeviceJob.STEP), int(DeviceJob.NONE)).to(torch.uint8)
+            self.batch.step(chosen[t].contiguous(), jobs=jobs)
+            self.batch.observe()
+            self.batch.restart()
+            self.batch.observe()
+        self.batch.step(jobs=self.batch.same_job(DeviceJob.START_COUNT))
+        return self.observe()
+
+    def _after(self, action: torch.Tensor) -> Tensors:
+        """Returns what a step led to, but for frames."""
+        results = self.batch.results
+        terminated, truncated = results["terminated"].clone(), results["truncated"].clone()
+        return {
+            "reward": results["reward"].to(torch.float32),
+            "terminated": terminated,
+            "truncated": truncated,
+            "done": terminated | truncated,
+            "initial_state": torch.zeros_like(terminated),
+            "last_action": action.to(torch.int64, copy=True),
+            "episode_return": results["episode_return"].to(torch.float32),
+            "episode_length": results["episode_length"].to(torch.int64),
+            "reward_raw": results["reward_raw"].to(torch.float32),
+            "lives": results["lives"].to(torch.int64),
+        }
+
+    def _restarted(
+        self, after: Tensors, ended: torch.Tensor, initial: torch.Tensor | None = None
+    ) -> Tensors:
+        """Returns what to act on after what a step led to, but for frames."""
+        done = after["done"]
+        following = {
+            key: torch.where(done, torch.zeros_like(after[key]), after[key])
+            for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action")
+        }
+        for key in ("episode_return", "episode_length"):
+            following[key] = torch.where(ended, torch.zeros_like(after[key]), after[key])
+        following["initial_state"] = done.clone() if initial is None else initial | done
+        following["lives"] = self.batch.results["lives"].to(torch.int64)
+        return {key: following[key] for key in after}

@@ -1,0 +1,40 @@
+// The kernels. With RLB_GRID a host's compiler makes functions of them that play a grid; else they
+// are compiled for a GPU, and for one cartridge: RLB_CART and RLB_RULE.
+#include "device.h"
+
+using namespace rlbatch::atari;
+
+#if defined(RLB_GRID)
+
+#define RLB_KERNEL(name, parameters, call)                                                      \
+  extern "C" __attribute__((visibility("default"))) void name(s32 n_blocks, s32 n_threads,      \
+                                                              s32 n_shared, RLB_PASS parameters) { \
+    Grid::launch(n_blocks, n_threads, static_cast<size_t>(n_shared), [&] { call; });            \
+  }
+#define RLB_PASS(...) __VA_ARGS__
+
+#else
+
+#define RLB_KERNEL(name, parameters, call) \
+  extern "C" __global__ void name parameters { call; }
+
+#endif
+
+RLB_KERNEL(rlb_step, (const DeviceBatch* b, const u8* jobs, const s64* actions, const u32* seeds),
+           step_kernel(*b, jobs, actions, seeds))
+RLB_KERNEL(rlb_restart, (const DeviceBatch* b), restart_kernel(*b))
+RLB_KERNEL(rlb_observe, (const DeviceBatch* b, u8* out), observe_kernel(*b, out))
+RLB_KERNEL(rlb_save, (const DeviceBatch* b, const s32* ids, u8* out, s64 n_bytes),
+           save_kernel(*b, ids, out, n_bytes))
+RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_bytes),
+           restore_kernel(*b, ids, in, n_bytes))
+
+// What the host that allocates must know: `SIZES` in `../build.py`.
+#if defined(RLB_GRID)
+#define RLB_SIZES extern "C" __attribute__((visibility("default"))) const s32 rlb_sizes[]
+#else
+#define RLB_SIZES extern "C" __device__ const s32 rlb_sizes[]
+#endif
+RLB_SIZES = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
+             sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
+             sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot)};
