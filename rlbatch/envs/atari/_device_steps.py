@@ -42,7 +42,7 @@ class DeviceSteps:
             self.batch.step(
                 jobs=self.batch.same_job(DeviceJob.LOAD), seeds=self.batch.uploaded(seeds)
             )
-        return self.observe()
+        return self._current()
 
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
@@ -65,6 +65,11 @@ class DeviceSteps:
 
     def observe(self) -> DictTensor:
         """Returns the observations to act on now."""
+        self.batch.step(jobs=self.batch.same_job(DeviceJob.NONE))
+        return self._current()
+
+    def _current(self) -> DictTensor:
+        """Returns where all environments are, after a job that was no step."""
         current = self._after(self.batch.results["last_action"])
         current["initial_state"] = current["episode_length"] == 0
         current = self._restarted(
@@ -82,7 +87,7 @@ class DeviceSteps:
             self.batch.restart()
             self.batch.observe()
         self.batch.step(jobs=self.batch.same_job(DeviceJob.START_COUNT))
-        return self.observe()
+        return self._current()
 
     def _after(self, action: torch.Tensor) -> Tensors:
         """Returns what a step led to, but for frames."""

@@ -282,6 +282,7 @@ struct Console {
     if (s.frame.has_stopped) {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
+      s.tia.draw_began = s.tia.drawn;  // Nobody asks any more; so that equal states have equal bytes.
     } else if (!s.frame.is_greyed) {
       // With a record all is to be drawn once more, on what was there before.
       if (!record) grey_rest();

@@ -94,7 +94,7 @@ RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment
   write_place(b, env, environment);
 }
 
-// Gives every environment a job: `jobs` [n_envs] or null if all step; `actions` [n_envs] places in the
+// Gives every environment a job, and writes its results: `jobs` [n_envs] or null if all step; `actions` [n_envs] places in the
 // action space; `seeds` [n_envs] of kLoadJob.
 RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);

@@ -15,9 +15,10 @@
 // length - 1, if that is below 15. A row ends with pixel 160. Rows that are equal to the one above share
 // its bytes.
 //
-// The ring is large enough for all that is needed at a time, of any screen that was ever seen in
-// these games, and then some. Should a row have been overwritten when it is read, `is_lost` says
-// so, and the batch reports it as an error.
+// What is still needed is copied to the head of the ring before it is overwritten. The ring is large
+// enough for all that is needed at a time, of any screen that was ever seen in these games, and
+// then some. Should a row have been overwritten when it is read, `is_lost` says so, and the batch
+// reports it as an error.
 #pragma once
 
 #include "masks.h"
@@ -194,8 +195,37 @@ RLB_FN bool is_needed(const Pictures& p, s32 picture) {
   return false;
 }
 
-RLB_GPU_CALL Screen begin_drawing(Screens screens, s32 buffer, s32) {
+// Copies a picture to the head of the ring.
+RLB_GPU_CALL void refresh(Pictures& p, s32 picture, s32 height) {
+  const u32 began = p.head;
+  u16 last = 0, last_copy = 0;
+  for (s32 row = 0; row < height; ++row) {
+    const u16 start = p.row[picture][row];
+    if (row > 0 && start == last) {
+      p.row[picture][row] = last_copy;
+      continue;
+    }
+    RowReader reader(p, picture, row);
+    p.is_lost |= reader.is_lost;
+    const u32 first = reader.at, head = p.head;
+    for (s32 x = 0; x < kWidth;) x += reader.next().length;
+    for (u32 at = first; at != reader.at; ++at) put_byte(p, p.ring[at & (kRing - 1)]);
+    last = start;
+    last_copy = p.row[picture][row] = static_cast<u16>(head);
+  }
+  p.began[picture] = began;
+}
+
+// Before older pictures that are needed get lost.
+RLB_FN void keep_needed(Pictures& p, s32 height) {
+  for (s32 picture = 0; picture < kPictures; ++picture) {
+    if (is_needed(p, picture) && p.head - p.began[picture] > kRing / 2) refresh(p, picture, height);
+  }
+}
+
+RLB_GPU_CALL Screen begin_drawing(Screens screens, s32 buffer, s32 height) {
   Pictures& p = *screens;
+  keep_needed(p, height);
   s32 free = 0;
   while (is_needed(p, free)) ++free;  // At most five are.
   p.drawn = static_cast<u8>(free);

@@ -1,0 +1,226 @@
+"""The kernels: what a GPU does is what the native library does, bit for bit.
+
+On a machine without a GPU the CPU plays its grid (`native/grid.h`): the same entry points, indices
+and cooperation of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ale_py
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import DictTensor, RL_Agent, RL_Batcher
+from rlbatch.envs.atari import GAMES, AtariEnv, build
+from rlbatch.envs.atari.roms import rom_folder
+from rlbatch.errors import CallOrderError
+
+MakeEnv = Callable[..., AtariEnv]
+
+
+@pytest.fixture(params=["grid", pytest.param("cuda", marks=pytest.mark.gpu)])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> MakeEnv:
+    """Makes environments that kernels step: on a GPU, or on a CPU that plays one."""
+
+    def made(*arguments: Any, **options: Any) -> AtariEnv:
+        if request.param == "cuda":
+            return AtariEnv(*arguments, device="cuda", **options)
+        with monkeypatch.context() as patch:
+            patch.setenv(build.GRID_VARIABLE, "1")
+            return AtariEnv(*arguments, **options)
+
+    return made
+
+
+def check_equal(found: DictTensor, expected: DictTensor, where: str) -> None:
+    assert list(found) == list(expected)
+    for key in expected:
+        assert found[key].dtype == expected[key].dtype
+        assert torch.equal(found[key].cpu(), expected[key]), f"{where}: {key}"
+
+
+def check_steps(kernels: AtariEnv, native: AtariEnv, n_steps: int, seed: int = 1) -> None:
+    """Steps both with equal actions; all that they return must be equal, and their states."""
+    rng = np.random.default_rng(seed)
+    for t in range(n_steps):
+        action = torch.from_numpy(rng.integers(0, native.action_space.n, native.n_envs()))
+        expected = native.step(DictTensor({"action": action}))
+        found = kernels.step(DictTensor({"action": action.to(kernels.device)}))
+        for name, (one, _), (other, _) in zip(("after", "next"), found, expected, strict=True):
+            check_equal(one, other, f"step {t}, {name}")
+    assert torch.equal(kernels.get_state().cpu(), native.get_state())
+
+
+def check_same(make: MakeEnv, n_steps: int, *arguments: Any, **options: Any) -> None:
+    """Resets and steps an environment of both kinds."""
+    native, kernels = AtariEnv(*arguments, **options), make(*arguments, **options)
+    check_equal(kernels.reset()[0], native.reset()[0], "reset")
+    check_steps(kernels, native, n_steps)
+    check_equal(kernels.reset()[0], native.reset()[0], "second reset")
+    kernels.close()
+    native.close()
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_is_equal(make: MakeEnv, game: str) -> None:
+    check_same(make, 25, game, 2, seed=3, repeat_action_probability=0.25)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", GAMES)
+def test_every_game_is_equal_for_long(make: MakeEnv, game: str) -> None:
+    check_same(make, 400, game, 4, seed=4)
+
+
+OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {
+    "colours": (40, {"obs_type": "rgb"}),
+    "ram": (60, {"obs_type": "ram", "frameskip": 5}),
+    "lives_end_episodes": (120, {"episodic_life": True, "frameskip": 2, "stack_num": 3}),
+    "lives_are_told": (150, {"life_loss_info": True}),
+    "every_frame": (120, {"frameskip": 1, "stack_num": 1, "maxpool": False}),
+    "truncated_in_the_last_frame": (60, {"max_num_frames_per_episode": 92}),
+    "truncated_earlier": (60, {"max_num_frames_per_episode": 93}),
+    "truncated_in_the_first_frame": (40, {"max_num_frames_per_episode": 101, "frameskip": 10}),
+    "long_steps": (20, {"frameskip": 20, "max_num_frames_per_episode": 100}),
+    "whole_screen": (20, {"img_height": 210, "img_width": 160, "stack_num": 2}),
+    "small_screen": (20, {"img_height": 41, "img_width": 53}),
+    "no_start": (40, {"noop_max": 0, "use_fire_reset": False, "full_action_space": True}),
+    "raw": (60, {"reward_clipping": False, "mode": 4, "difficulty": 1}),
+    "apart": (5, {"decorrelate_steps": 12}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options(make: MakeEnv, name: str) -> None:
+    n_steps, options = OPTIONS[name]
+    check_same(make, n_steps, "breakout", 3, seed=5, **options)
+
+
+@pytest.mark.parametrize("game", ["krull", "pitfall2", "skiing", "adventure"])
+def test_sticky_actions_in_colours(make: MakeEnv, game: str) -> None:
+    check_same(make, 120, game, 2, seed=6, obs_type="rgb", repeat_action_probability=0.25)
+
+
+@pytest.mark.parametrize("game", ["robotank", "battle_zone"])
+def test_noise(make: MakeEnv, game: str) -> None:
+    # Their screens show noise when a tank is lost, which takes more memory than any other picture.
+    check_same(make, 420, game, 2, seed=2, max_num_frames_per_episode=1400)
+
+
+def test_more_environments_than_a_warp(make: MakeEnv) -> None:
+    check_same(make, 40, "ms_pacman", 41, seed=8)
+
+
+def test_several_games(make: MakeEnv) -> None:
+    games = ["pong", "video_chess", "pitfall2", "journey_escape", "pong"]
+    check_same(make, 30, n_envs=12, games=games, seed=9, img_height=70)
+
+
+def test_states_go_to_a_gpu_and_back(make: MakeEnv) -> None:
+    native, kernels = AtariEnv("seaquest", 3, seed=1), make("seaquest", 3, seed=2)
+    native.reset()
+    kernels.reset()
+    actions = np.random.default_rng(0).integers(0, 18, (70, 3))
+    for action in torch.from_numpy(actions):
+        native.step(DictTensor({"action": action}))
+    kernels.set_state(None, native.get_state())
+    check_equal(kernels.observe(), native.observe(), "observe")
+    check_steps(kernels, native, 50)
+    native.set_state([0, 1], kernels.get_state([2, 2]))
+    kernels.set_state([0, 1], kernels.get_state([2, 2]))
+    check_steps(kernels, native, 20, seed=2)
+    assert torch.equal(kernels.get_ram([2, 0]).cpu(), native.get_ram([2, 0]))
+    assert torch.equal(kernels.render([1, 2]).cpu(), native.render([1, 2]))
+
+
+def test_a_console_of_ale_py(make: MakeEnv) -> None:
+    ale = ale_py.ALEInterface()
+    ale.loadROM(str(rom_folder() / "space_invaders.bin"))
+    for action in np.random.default_rng(0).integers(0, 6, 300):
+        ale.act(ale.getMinimalActionSet()[action])
+    native, kernels = AtariEnv("space_invaders", 2, seed=1), make("space_invaders", 2, seed=1)
+    for env in (native, kernels):
+        env.reset()
+        env.from_ale(ale, [1])
+    check_equal(kernels.observe(), native.observe(), "observe")
+    check_steps(kernels, native, 30)
+
+
+class Walker(RL_Agent):
+    """Chooses by the sum of what it sees."""
+
+    def __call__(self, state, observation, agent_info=None, history=None):  # noqa: D102
+        seen = observation["frame"].flatten(1).sum(1, dtype=torch.int64)
+        return DictTensor({"action": seen % 6}), DictTensor({})
+
+
+def acquired(make: MakeEnv, device: torch.device) -> DictTensor:
+    def create_env(n_envs: int, seed: int) -> AtariEnv:
+        return make("pong", n_envs, seed=seed, max_num_frames_per_episode=20)
+
+    env_args = {"n_envs": 4}
+    with RL_Batcher(
+        6, Walker, {}, create_env, env_args, n_processes=0, seeds=3, device=device
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        found, n_running = batcher.get()
+        assert n_running == 4
+        return found.trajectories
+
+
+def test_a_batcher_acquires(make: MakeEnv) -> None:
+    probe = make("pong", 1)
+    found, expected = acquired(make, probe.device), acquired(AtariEnv, torch.device("cpu"))
+    assert found["observation/frame"].dtype == torch.uint8
+    assert found["observation/frame"].device == probe.device
+    assert expected["_observation/done"].any()
+    for key in expected.keys():
+        assert torch.equal(found[key].cpu(), expected[key]), key
+
+
+# --- Errors. ---
+
+
+def test_an_action_that_does_not_exist_is_reported(make: MakeEnv) -> None:
+    env = make("pong", 2, seed=0)
+    env.reset()
+    env._steps.step(torch.tensor([0, 6], device=env.device))  # On a GPU, `step` does not look.
+    with pytest.raises(ValueError, match="from 0 to 5"):
+        env.get_ram()
+    env.get_ram()
+
+
+def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
+    env = make("pong", 2, seed=0)
+    env.reset()
+    env._batch._shared["pictures"][1, :4] = 255  # `head`: all that was drawn is far behind it.
+    env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
+    with pytest.raises(RuntimeError, match="memory of a picture"):
+        env.get_state()
+
+
+def test_a_closed_environment(make: MakeEnv) -> None:
+    env = make("pong", 2, seed=0)
+    env.reset()
+    env.close()
+    with pytest.raises(CallOrderError):
+        env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
+    with pytest.raises(CallOrderError):
+        env.get_state()
+
+
+# --- Memory. ---
+
+
+@pytest.mark.parametrize("game", GAMES)
+def test_an_environment_takes_32_kb(make: MakeEnv, game: str) -> None:
+    env = make(game, 2)
+    stack = 4 * 84 * 84
+    # Noise is not compressed.
+    most = 48 if game in ("robotank", "battle_zone") else 32
+    assert 20_000 < env.bytes_per_env() - stack <= most * 1024
