@@ -213,8 +213,9 @@ def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
     return _digest(version, " ".join([*compiler, *FLAGS]), _processor(), native=native)
 
 
-def _digest(*parts: str, native: Path = NATIVE) -> str:
+def _digest(*parts: str, native: Path | None = None) -> str:
     """Returns a digest of the parts and of every source file."""
+    native = native or NATIVE
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{part}\0".encode())
@@ -436,7 +437,8 @@ class _GridKernels:
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
     ) -> None:
         shape = (ctypes.c_int32(number) for number in (n_blocks, n_threads, n_shared))
-        values = (np.ctypeslib.as_ctypes_type(value.dtype)(value.item()) for value in arguments)
+        types = {"uint64": ctypes.c_uint64, "int64": ctypes.c_int64, "int32": ctypes.c_int32}
+        values = (types[value.dtype.name](value.item()) for value in arguments)
         getattr(self._library, name)(*shape, *values)
 
 

@@ -1,0 +1,99 @@
+"""The kernels compile for GPUs, on a machine that need not have one."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import struct
+
+import pytest
+
+from rlbatch.envs.atari import GAMES, build, find_game
+
+pytest.importorskip("cupy")
+
+# Every kind of cartridge, and every architecture from Turing to Blackwell.
+CASES = {
+    "pong": "sm_75",  # 2K
+    "seaquest": "sm_86",  # 4K
+    "ms_pacman": "sm_100",  # F8
+    "elevator_action": "sm_120",  # F8SC
+    "solaris": "sm_90",  # F6
+    "klax": "sm_86",  # F6SC
+    "tutankham": "sm_75",  # E0
+    "robotank": "sm_80",  # FE
+    "pitfall2": "sm_120",  # DPC
+}
+
+
+def sections(cubin: bytes) -> dict[str, int]:
+    """Returns the sections of an ELF file with their bytes."""
+    assert cubin[:4] == b"\x7fELF"
+    assert cubin[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
+    offset = struct.unpack_from("<Q", cubin, 40)[0]
+    size, n, strings = struct.unpack_from("<HHH", cubin, 58)
+    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(n)]
+    names = headers[strings][4]
+
+    def text(at: int) -> str:
+        return cubin[at : cubin.index(b"\0", at)].decode()
+
+    return {text(names + header[0]): header[5] for header in headers}
+
+
+@pytest.fixture(scope="module")
+def cubins() -> dict[str, concurrent.futures.Future[bytes]]:
+    """Code for every case, compiled in the background."""
+    pool = concurrent.futures.ThreadPoolExecutor(2)
+
+    def compiled(game: str, architecture: str) -> bytes:
+        flags = (*build.CUDA_FLAGS, *build.defines(find_game(game)))
+        return build.compile_cubin((*flags, f"--gpu-architecture={architecture}"))
+
+    return {game: pool.submit(compiled, game, name) for game, name in CASES.items()}
+
+
+def test_the_cases_are_all_kinds() -> None:
+    assert {find_game(game).cart for game in CASES} == {game.cart for game in GAMES.values()}
+
+
+@pytest.mark.parametrize("game", CASES)
+def test_kernels_compile(cubins: dict[str, concurrent.futures.Future[bytes]], game: str) -> None:
+    found = sections(cubins[game].result())
+    for kernel in ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore"):
+        assert found[f".text.{kernel}"] > 1000
+
+
+def test_what_does_not_compile_is_an_error() -> None:
+    flags = (*build.CUDA_FLAGS, "-DRLB_CART=1", "-DRLB_RULE=nonsense", "--gpu-architecture=sm_90")
+    with pytest.raises(build.BuildError, match="nonsense"):
+        build.compile_cubin(flags)
+
+
+def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    made = []
+
+    def compile_cubin(flags):
+        made.append(flags)
+        return b"code"
+
+    monkeypatch.setattr(build, "compile_cubin", compile_cubin)
+    pong, robotank = (build.defines(find_game(name)) for name in ("pong", "robotank"))
+    paths = [
+        build.cubin_path(pong, "sm_90"),
+        build.cubin_path(pong, "sm_80"),
+        build.cubin_path(robotank, "sm_90"),
+    ]
+    assert len(set(paths)) == len(made) == 3
+    assert build.cubin_path(pong, "sm_90") == paths[0]
+    assert len(made) == 3
+    assert [path.read_bytes() for path in paths] == [b"code"] * 3
+    (tmp_path / "native").mkdir()
+    for path in build.NATIVE.glob("*.*"):
+        if path.suffix != ".so":
+            (tmp_path / "native" / path.name).write_bytes(path.read_bytes())
+    monkeypatch.setattr(build, "NATIVE", tmp_path / "native")
+    assert build.cubin_path(pong, "sm_90") == paths[0]
+    header = tmp_path / "native" / "riot.h"
+    header.write_text(header.read_text() + "// More.\n")
+    assert build.cubin_path(pong, "sm_90") not in paths

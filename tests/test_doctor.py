@@ -1,0 +1,59 @@
+"""`python -m rlbatch.doctor`: in a process of its own, on this machine and on poorer ones."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from rlbatch import doctor
+from rlbatch.envs.atari import build
+
+pytest.importorskip("ale_py")
+
+
+def run(*, without: str = "") -> subprocess.CompletedProcess:
+    """Runs the doctor in a Python that cannot import a package."""
+    code = (
+        "import importlib.abc, runpy, sys\n"
+        "class Without(importlib.abc.MetaPathFinder):\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {without!r}: raise ModuleNotFoundError(name)\n"
+        "sys.meta_path.insert(0, Without())\n"
+        "runpy.run_module('rlbatch.doctor', run_name='__main__')\n"
+    )
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, timeout=55)
+
+
+def test_this_machine_is_fine() -> None:
+    result = run()
+    assert result.returncode == 0, result.stdout + result.stderr
+    for name in ("Atari library  ok", "Atari ROMs     ok", "PyTorch        ok"):
+        assert name in result.stdout
+    assert ("GPU            ok" in result.stdout) == torch.cuda.is_available()
+
+
+def test_it_names_what_is_missing_and_the_remedy() -> None:
+    result = run(without="cupy")
+    assert "pip install 'rlbatch[cuda13]'" in result.stdout
+    assert result.returncode == int(torch.cuda.is_available())
+
+
+def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("rlbatch.envs.atari.roms.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr(build, "packaged_library", lambda: None)
+    monkeypatch.setattr(build, "compile_cubin", lambda flags: b"")
+    build.load.cache_clear()
+    try:
+        assert doctor.main() == 1
+    finally:
+        build.load.cache_clear()
+    printed = capsys.readouterr().out
+    assert "Atari library  MISSING" in printed
+    assert "apt install g++" in printed
+    assert "Atari ROMs     MISSING" in printed
+    assert "pip install 'rlbatch[atari]'" in printed
