@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU: the gpu tests, then the benchmarks, in a plain checkout.
+# Runs everything that needs a GPU, in a plain checkout: the gpu tests, all Atari games beside the
+# native library, the sanitizers on a few of them, then the benchmarks.
 #
 #   OUT=gpu_results STEP_LIMIT_S=300 PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
@@ -18,7 +19,7 @@ OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
 STEP_LIMIT_S=${STEP_LIMIT_S:-300}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=(batcher dicttensor)
+[ $# -gt 0 ] || benchmarks=(atari_gpu batcher dicttensor)
 
 "$PYTHON" -c 'import torch, pytest' || exit 2
 mkdir -p "$OUT"
@@ -51,8 +52,17 @@ benchmark() { # NAME: runs benchmarks/NAME.py, on the GPU if it can choose.
 export -f benchmark
 export PYTHON
 
+# It compiles all kernels, which the tests then find.
+step gpu_equality "$PYTHON" -m scripts.gpu_equality
 step gpu_tests "$PYTHON" -m pytest tests -m gpu --continue-on-collection-errors \
     -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
+if command -v compute-sanitizer >/dev/null; then
+    short=(--games pong pitfall2 --n-envs 40 --n-steps 3 --n-games-at-once 1)
+    for tool in memcheck racecheck; do
+        step "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+            "$PYTHON" -m scripts.gpu_equality "${short[@]}"
+    done
+fi
 for name in "${benchmarks[@]}"; do
     step "benchmark_$name" bash -c "benchmark $name"
 done

@@ -9,6 +9,7 @@ nothing else here, and no other module, imports CuPy.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import ctypes
 import fcntl
@@ -363,6 +364,36 @@ class _CudaKernels:
 def _cuda_kernels(options: tuple[str, ...], device: torch.device) -> _CudaKernels:
     major, minor = torch.cuda.get_device_capability(device)
     return _CudaKernels(cubin_path(options, f"sm_{major}{minor}"), device)
+
+
+def compile_kernels(games: Sequence[Game], device: torch.device) -> None:
+    """Compiles the kernels of games, with all cores; what is in the cache is left as it is.
+
+    Raises:
+        BuildError: See `device_kernels`.
+    """
+    major, minor = torch.cuda.get_device_capability(device)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        made = (
+            pool.submit(cubin_path, defines(game), f"sm_{major}{minor}")
+            for game in dict.fromkeys(games)
+        )
+        for one in list(made):
+            one.result()
+
+
+def kernel_attributes(game: Game, device: torch.device) -> dict[str, dict[str, int]]:
+    """Returns registers, bytes of local memory and threads of a block at most, of each kernel.
+
+    Raises:
+        BuildError: See `device_kernels`.
+    """
+    kernels = _cuda_kernels(defines(game), device)
+    names = ("num_regs", "local_size_bytes", "max_threads_per_block")
+    return {
+        kernel: {name: int(getattr(function, name)) for name in names}
+        for kernel, function in kernels._functions.items()
+    }
 
 
 def import_cupy() -> Any:

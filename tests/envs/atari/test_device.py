@@ -183,6 +183,75 @@ def test_a_batcher_acquires(make: MakeEnv) -> None:
         assert torch.equal(found[key].cpu(), expected[key]), key
 
 
+# --- On a GPU, without the host. ---
+
+
+def acts(env: AtariEnv) -> DictTensor:
+    return DictTensor({"action": torch.zeros(env.n_envs(), dtype=torch.int64, device=env.device)})
+
+
+@pytest.mark.gpu
+def test_a_step_neither_waits_nor_copies() -> None:
+    env = AtariEnv("breakout", 256, device="cuda", seed=0, max_num_frames_per_episode=40)
+    env.reset()
+    action = acts(env)
+    env.step(action)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        with torch.profiler.profile() as profile:
+            for _ in range(20):
+                (after, _), _ = env.step(action)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    names = {event.key for event in profile.key_averages()}
+    assert any("rlb_step" in name for name in names)
+    assert not [name for name in names if "Memcpy HtoD" in name or "Memcpy DtoH" in name]
+    assert not [name for name in names if "Synchronize" in name and "Device" not in name]
+    assert after["frame"].is_cuda
+
+
+@pytest.mark.gpu
+def test_an_acquisition_stays_on_the_gpu() -> None:
+    def create_env(n_envs: int, seed: int) -> AtariEnv:
+        return AtariEnv("pong", n_envs, device="cuda", seed=seed)
+
+    env_args = {"n_envs": 64}
+    with RL_Batcher(
+        5, Walker, {}, create_env, env_args, n_processes=0, seeds=3, device="cuda"
+    ) as batcher:
+        batcher.reset()
+        for _ in range(2):  # The first one allocates.
+            batcher.execute()
+            batcher.get()
+        with torch.profiler.profile() as profile:
+            batcher.execute()
+            found, _ = batcher.get()
+        copied = [
+            event for event in profile.events() if "HtoD" in event.name or "DtoH" in event.name
+        ]
+        # Numbers of environments and the like, but no observation, action or state.
+        assert all(event.device_time < 20 for event in copied), [event.name for event in copied]
+        assert found.trajectories["observation/frame"].is_cuda
+
+
+@pytest.mark.gpu
+def test_steps_in_a_cuda_graph() -> None:
+    plain, captured = (AtariEnv("pong", 64, device="cuda", seed=0) for _ in range(2))
+    for env in (plain, captured):
+        env.reset()
+        env.step(acts(env))
+    static = acts(captured)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        _, (following, _) = captured.step(static)
+    for t in range(30):
+        static["action"].fill_(t % 6)
+        graph.replay()
+        _, (expected, _) = plain.step(DictTensor({"action": static["action"].clone()}))
+        for key in expected.keys():
+            assert torch.equal(following[key], expected[key]), f"step {t}: {key}"
+
+
 # --- Errors. ---
 
 

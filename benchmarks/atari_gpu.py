@@ -1,0 +1,167 @@
+"""Raw Atari frames per second of the kernels, by number of environments, game and use.
+
+Each figure is the median of some rounds, each between two synchronisations. A raw frame is one of
+the console: four per step. Three uses:
+
+- `emulation`: the RAM is observed, nothing is drawn;
+- `observations`: 84x84 gray, stacks of 4, uint8;
+- `agent`: the same, and a Nature CNN (bfloat16, channels last) chooses the actions.
+
+Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
+environment beside its observation, registers and bytes of local memory of each kernel.
+
+JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS` over the games.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import tyro
+from torch import nn
+
+from benchmarks.report import Report
+from rlbatch import DictTensor
+from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
+
+FRAME_SKIP = 4
+USES = ("emulation", "observations", "agent")
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to measure."""
+
+    games: tuple[str, ...] = tuple(GAMES)
+    """Which games, at `n_envs`."""
+    n_envs: int = 32768
+    """Environments of the figures over all games."""
+    sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
+    """Which games with other numbers of environments."""
+    sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
+    """Those numbers."""
+    uses: tuple[str, ...] = USES
+    """Which uses."""
+    n_steps: int = 8
+    """Steps of a round."""
+    n_warm_up: int = 4
+    """Steps before the first round."""
+    rounds: int = 3
+    """Rounds."""
+    device: str = "cuda"
+    """The device."""
+    out: str | None = None
+    """File that the JSON object is written to as well."""
+
+
+def nature_cnn(n_actions: int, device: str) -> nn.Module:
+    """Returns the network of Mnih et al. (2015), "Human-level control", with random weights."""
+    network = nn.Sequential(
+        *(nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()),
+        *(nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten()),
+        *(nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, n_actions)),
+    )
+    return network.to(device, torch.bfloat16, memory_format=torch.channels_last)
+
+
+def actor(env: AtariEnv, use: str, device: str) -> Callable[[DictTensor], DictTensor]:
+    """Returns what chooses actions: at random, or with a network in pieces of 8,192."""
+    n_actions, n = int(env.action_space.n), env.n_envs()
+    if use != "agent":
+        return lambda _: DictTensor({"action": torch.randint(n_actions, (n,), device=device)})
+    network = nature_cnn(n_actions, device)
+
+    def act(observation: DictTensor) -> DictTensor:
+        pieces = observation["frame"].split(8192)
+        scaled = (piece.to(torch.bfloat16) / 255 for piece in pieces)
+        logits = [network(one.to(memory_format=torch.channels_last)) for one in scaled]
+        return DictTensor({"action": torch.cat(logits).argmax(1)})
+
+    return act
+
+
+@torch.no_grad()
+def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float:
+    """Measures one game; returns raw frames per second."""
+    obs_type = "ram" if use == "emulation" else "pixels"
+    env = AtariEnv(
+        game, n_envs, device=config.device, seed=0, obs_type=obs_type, decorrelate_steps=16
+    )
+    observation, _ = env.reset()
+    act = actor(env, use, config.device)
+
+    def play(n_steps: int) -> float:
+        nonlocal observation
+        torch.cuda.synchronize(config.device)
+        started = time.perf_counter()
+        for _ in range(n_steps):
+            _, (observation, _) = env.step(act(observation))
+        torch.cuda.synchronize(config.device)
+        return FRAME_SKIP * n_envs * n_steps / (time.perf_counter() - started)
+
+    play(config.n_warm_up)
+    figure = statistics.median(play(config.n_steps) for _ in range(config.rounds))
+    env.get_ram([0])  # Which reports errors.
+    env.close()
+    torch.cuda.empty_cache()
+    return figure
+
+
+def compile_all(config: Config, report: Report) -> None:
+    """Compiles the kernels of all games; reports how long one takes alone, cold and warm."""
+    major, minor = torch.cuda.get_device_capability(config.device)
+    architecture = f"sm_{major}{minor}"
+    game = config.games[0]
+    with tempfile.TemporaryDirectory() as folder:
+        before = os.environ.get("XDG_CACHE_HOME")
+        os.environ["XDG_CACHE_HOME"] = folder
+        try:
+            for name in ("cold_s", "warm_s"):
+                started = time.perf_counter()
+                build.cubin_path(build.defines(find_game(game)), architecture)
+                report.figure(f"compile/{name}", time.perf_counter() - started)
+        finally:
+            os.environ.pop("XDG_CACHE_HOME")
+            if before is not None:
+                os.environ["XDG_CACHE_HOME"] = before
+    names = (*config.games, *config.sweep_games)
+    build.compile_kernels([find_game(name) for name in names], torch.device(config.device))
+
+
+def geomean(values: list[float]) -> float:
+    """Returns the geometric mean."""
+    return math.exp(statistics.fmean(map(math.log, values)))
+
+
+def main(config: Config) -> None:
+    """Measures, prints a table and, last, one JSON object."""
+    report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
+    compile_all(config, report)
+    env = AtariEnv(config.games[0], 2, device=config.device)
+    report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
+    report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
+    env.close()
+    figures: dict[tuple[str, str, int], float] = {}
+    sweep = [(game, n) for game in config.sweep_games for n in config.sweep]
+    every = [(game, config.n_envs) for game in config.games]
+    for use in config.uses:
+        for game, n_envs in dict.fromkeys(every + sweep):
+            figure = frames_per_second(game, n_envs, use, config)
+            figures[use, game, n_envs] = figure
+            report.figure(f"fps/{use}/{game}/{n_envs}", figure)
+            report.row(use, game, n_envs, f"{figure:,.0f}")
+        values = [figures[use, game, config.n_envs] for game in config.games]
+        report.figure(f"geomean/{use}/{config.n_envs}", geomean(values))
+        report.figure(f"min/{use}/{config.n_envs}", min(values))
+    report.finish(config.out)
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config, description=__doc__))

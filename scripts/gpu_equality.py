@@ -1,0 +1,138 @@
+"""Plays every game with the kernels and with the native library, and compares all that they give.
+
+    python -m scripts.gpu_equality --n-envs 64 --n-steps 150
+
+Each environment gets actions of its own; observations are compared pixel for pixel after every
+step, states byte for byte at the end. Prints the first difference of each game, then one JSON
+object; exits with 1 if there is a difference. On a machine without a GPU, RLBATCH_ATARI_GRID=1 and
+`--device cpu` let the CPU play one.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from rlbatch import DictTensor
+from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
+
+
+@dataclass(frozen=True)
+class Config:
+    """What to compare."""
+
+    games: tuple[str, ...] = tuple(GAMES)
+    """Which games."""
+    n_envs: int = 64
+    """Environments of each."""
+    n_steps: int = 150
+    """Steps, of four frames."""
+    repeat_action_probability: float = 0.25
+    """Of sticky actions."""
+    device: str = "cuda"
+    """Where the kernels run."""
+    n_games_at_once: int = 8
+    """Games side by side, each in a thread and a stream of its own."""
+    seed: int = 0
+    """Of environments and actions."""
+
+
+def first_difference(found: DictTensor, expected: DictTensor) -> str | None:
+    """Names the first key and environment that differ; None if none does."""
+    for key in expected.keys():
+        one, other = found[key].cpu(), expected[key]
+        if not torch.equal(one, other):
+            env = int((one != other).flatten(1 if one.dim() > 1 else 0).nonzero()[0, 0])
+            return f"{key} of environment {env}"
+    return None
+
+
+def compare(game: str, config: Config) -> str | None:
+    """Plays one game; returns where the first difference is, None if there is none."""
+    options = {"seed": config.seed, "num_threads": 1}
+    options["repeat_action_probability"] = config.repeat_action_probability
+    native, kernels = _native(game, config.n_envs, **options), None
+    try:
+        kernels = AtariEnv(game, config.n_envs, device=config.device, **options)
+        rng = np.random.default_rng(config.seed)
+        difference = first_difference(kernels.reset()[0], native.reset()[0])
+        for t in range(config.n_steps):
+            if difference:
+                return f"step {t}: {difference}"
+            action = torch.from_numpy(rng.integers(0, native.action_space.n, config.n_envs))
+            expected = native.step(DictTensor({"action": action}))
+            found = kernels.step(DictTensor({"action": action.to(kernels.device)}))
+            for (one, _), (other, _) in zip(found, expected, strict=True):
+                difference = difference or first_difference(one, other)
+        same = torch.equal(kernels.get_state().cpu(), native.get_state())
+        return difference or (None if same else "states at the end")
+    finally:
+        native.close()
+        if kernels is not None:
+            kernels.close()
+
+
+def _native(game: str, n_envs: int, **options: Any) -> AtariEnv:
+    plays = os.environ.pop(build.GRID_VARIABLE, None)
+    try:
+        return AtariEnv(game, n_envs, **options)
+    finally:
+        if plays is not None:
+            os.environ[build.GRID_VARIABLE] = plays
+
+
+def _in_a_stream(game: str, config: Config) -> str | None:
+    try:
+        if config.device == "cpu":
+            return compare(game, config)
+        with torch.cuda.stream(torch.cuda.Stream(config.device)):
+            return compare(game, config)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def main(config: Config) -> int:
+    """Compares all games; returns the exit status.
+
+    Raises:
+        ValueError: There is no game.
+    """
+    if not config.games:
+        raise ValueError("games: expected at least one, got none")
+    workers = 1
+    if config.device != "cpu":
+        workers = config.n_games_at_once
+        games = [find_game(name) for name in config.games]
+        build.compile_kernels(games, torch.device(config.device))
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
+        found = list(pool.map(lambda game: _in_a_stream(game, config), config.games))
+    differences = {game: one for game, one in zip(config.games, found, strict=True) if one}
+    for game, difference in differences.items():
+        print(f"{game}: {difference}")
+    n_frames = 4 * config.n_envs * config.n_steps
+    print(
+        json.dumps(
+            {
+                "benchmark": "gpu_equality",
+                "n_games": len(config.games),
+                "n_envs": config.n_envs,
+                "n_frames_per_game": n_frames,
+                "n_different": len(differences),
+                "differences": differences,
+                "device": config.device,
+            }
+        )
+    )
+    return int(bool(differences))
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(Config, description=__doc__)))
