@@ -21,7 +21,7 @@ LAYERS = (
     {"rlbatch._checks"},
     {"rlbatch._named_tensors"},
     {"rlbatch.dicttensor"},
-    {"rlbatch.returns", "rlbatch.agent", "rlbatch.envs.base"},
+    {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch._slots"},
     {"rlbatch.envs._backends", "rlbatch.envs.check"},
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},

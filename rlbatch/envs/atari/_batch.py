@@ -155,7 +155,8 @@ class NativeOptions(ctypes.Structure):
 class GameSpec(ctypes.Structure):
     _fields_ = [
         ("config", build.ConsoleConfig),
-        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
+        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty")),
+        *((name, ctypes.c_int32) for name in ("has_constant_reset", "n_actions")),
         ("actions", ctypes.c_int32 * 18),
     ]
 
@@ -471,6 +472,19 @@ class NativeBatch(Batch):
         for body, number in zip(self._bodies(ids, states, n_bytes), ids, strict=True):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
+    def known_resets(self, game: int) -> np.ndarray:
+        """Returns the states that the resets of a game lead to, if they are known.
+
+        Returns:
+            [n, n_bytes] uint8, without headers: after the reset, and after each act of the start
+            of an episode. See NOTE [ known resets ] in `native/batch.h`.
+        """
+        row = np.zeros(self._library.rlb_batch_state_size(self._handle), np.uint8)
+        rows: list[np.ndarray] = []
+        while self._library.rlb_batch_save_known(self._handle, game, len(rows), row.ctypes.data):
+            rows.append(row.copy())
+        return np.stack(rows) if rows else np.zeros((0, len(row)), np.uint8)
+
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.
 
@@ -533,11 +547,13 @@ def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
 
 
 def game_spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Settings) -> GameSpec:
+    is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,
+        has_constant_reset=game.constant_reset and is_default,
         n_actions=len(actions),
         actions=(ctypes.c_int32 * 18)(*actions),
     )

@@ -54,6 +54,7 @@ class _DeviceBatch(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _SHARED),
         *((name, ctypes.c_void_p) for name in ("logs", "ring", *_RESULTS, "errors")),
         *((name, ctypes.c_int32) for name in ("n_envs", "first", "stride", "n_records")),
+        *((name, ctypes.c_int32) for name in ("first_known", "n_known")),
     ]
 
 
@@ -84,10 +85,23 @@ class DeviceBatch(Batch):
         self._kernels = build.device_kernels(self._in_turn, device)
         self._host: dict[int, NativeBatch] = {}
         self._is_open = True
-        self._allocate()
-        self._batches = [self._describe(i, game) for i, game in enumerate(self._in_turn)]
+        known = self._known_resets()
+        self._allocate(sum(len(rows) for rows in known))
+        self._batches, first = [], self.n_envs
+        for i, (game, rows) in enumerate(zip(self._in_turn, known, strict=True)):
+            self._batches.append(self._describe(i, game, first, len(rows)))
+            if len(rows):
+                self._run_on_states("rlb_restore", i, range(first, first + len(rows)), rows)
+            first += len(rows)
 
-    def _allocate(self) -> None:
+    def _known_resets(self) -> list[np.ndarray]:
+        """Returns states as saved, of each game; see `NativeBatch.known_resets`."""
+        host = NativeBatch(self._in_turn, len(self._in_turn), self.settings, 1)
+        found = [host.known_resets(self.games.index(game)) for game in self._in_turn]
+        host.close()
+        return found
+
+    def _allocate(self, n_known: int) -> None:
         n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
         is_ram = settings.obs_type == "ram"
         self._n_records = settings.frameskip if 2 < settings.frameskip <= _MAX_UNSEEN else 0
@@ -102,11 +116,12 @@ class DeviceBatch(Batch):
             "views": sizes["View"],
             "records": self._n_records * sizes["State"],
         }
-        self._shared = {name: self._bytes(n, size) for name, size in bytes_of.items()}
+        # Behind the environments lie known resets.
+        self._shared = {name: self._bytes(n + n_known, size) for name, size in bytes_of.items()}
         # Games do not share warps.
         n_warps = [-(-self._n_of(i) // 32) for i in range(len(self._in_turn))]
         self._logs = [self._bytes(32 * warps, sizes["Log"]) for warps in n_warps]
-        self._ring = self._bytes(n, int(np.prod(self.shape[1:])))
+        self._ring = self._bytes(n + n_known, int(np.prod(self.shape[1:])))
         self.results = {
             name: torch.zeros(n, dtype=dtype, device=self.device)
             for name, dtype in _RESULTS.items()
@@ -120,7 +135,7 @@ class DeviceBatch(Batch):
         """Returns how many environments play a game."""
         return len(range(game, self.n_envs, len(self._in_turn)))
 
-    def _describe(self, number: int, game: Game) -> torch.Tensor:
+    def _describe(self, number: int, game: Game, first_known: int, n_known: int) -> torch.Tensor:
         """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
         rom = read_rom(game)
         spec: GameSpec = game_spec(game, len(rom), self.actions, self.settings)
@@ -143,6 +158,8 @@ class DeviceBatch(Batch):
             first=number,
             stride=len(self._in_turn),
             n_records=self._n_records,
+            first_known=first_known,
+            n_known=n_known,
         )
         assert ctypes.sizeof(described) == self._kernels[0].sizes["DeviceBatch"]
         return self.uploaded(np.frombuffer(bytes(described), np.uint8))
@@ -252,16 +269,24 @@ class DeviceBatch(Batch):
         self._per_state("rlb_restore", ids, self.uploaded(bodies))
 
     def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
-        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+        for i in range(len(self._in_turn)):
             rows = [row for row, number in enumerate(ids) if number % len(self._in_turn) == i]
-            if not rows:
-                continue
-            numbers = self.uploaded(np.array([ids[row] for row in rows], np.int32))
-            part = bodies[rows] if len(self._in_turn) > 1 else bodies
-            arguments = _pointer(batch), _pointer(numbers), _pointer(part), np.int64(part.shape[1])
-            kernels.launch(name, len(rows), _LOOK_THREADS, 0, *arguments)
-            if name == "rlb_save" and part is not bodies:
-                bodies[rows] = part
+            part = bodies[rows].contiguous()
+            self._run_on_states(name, i, [ids[row] for row in rows], part)
+            bodies[rows] = part
+
+    def _run_on_states(
+        self, name: str, game: int, ids: Sequence[int], bodies: torch.Tensor | np.ndarray
+    ) -> None:
+        """Saves environments of a game, or restores them."""
+        if not len(ids):
+            return
+        if isinstance(bodies, np.ndarray):
+            bodies = self.uploaded(bodies)
+        numbers = self.uploaded(np.array(ids, np.int32))
+        arguments = _pointer(numbers), _pointer(bodies), np.int64(bodies.shape[1])
+        batch = _pointer(self._batches[game])
+        self._kernels[game].launch(name, len(ids), _LOOK_THREADS, 0, batch, *arguments)
 
     def _state_bytes(self) -> int:
         sizes, ring = self._kernels[0].sizes, int(np.prod(self.shape[1:]))

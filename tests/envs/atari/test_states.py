@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import zlib
+
 import numpy as np
 import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv
+from rlbatch.envs.atari import GAMES, AtariEnv, find_game
+from rlbatch.envs.atari._batch import Job, NativeBatch, Settings
 
 
 @pytest.mark.parametrize("game", GAMES)
@@ -25,3 +29,45 @@ def test_everything_repeats_for_1000_steps(game: str) -> None:
                 for key in ("frame", "reward_raw", "done", "lives", "episode_return"):
                     assert torch.equal(*observation[key]), f"{game}: {key} at step {t - 40}"
     assert torch.equal(*env.get_state())
+
+
+_HEADER, _RAM = 16, 16  # Bytes of a state's header, and where the RAM begins after it.
+
+
+def with_random_ram(states: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Returns states of consoles that may have been anywhere."""
+    for row in states[1:]:
+        ram = row[_HEADER + _RAM :][:128]
+        before = ram.copy()
+        ram[:] = rng.integers(0, 256, 128)
+        assert not np.array_equal(ram, before)
+        row[8:12].view(np.uint32)[0] = zlib.crc32(row[_HEADER:])
+    return states
+
+
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+@pytest.mark.parametrize("game", [name for name in GAMES if find_game(name).constant_reset])
+def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> None:
+    settings = Settings(repeat_action_probability=sticky)
+    known, emulated = (
+        NativeBatch([dataclasses.replace(find_game(game), constant_reset=flag)], 4, settings, 1)
+        for flag in (True, False)
+    )
+    assert len(known.known_resets(0)) > 1
+    assert len(emulated.known_resets(0)) == 0
+    rng, everyone = np.random.default_rng(0), list(range(4))
+    frames = np.zeros((2, *known.shape), np.uint8)
+    for batch, out in zip((known, emulated), frames, strict=True):
+        batch.run(Job.LOAD, out, seed=np.arange(4, dtype=np.uint32))
+    for t in range(12):
+        assert np.array_equal(frames[0], frames[1])
+        states = known.save(everyone)
+        assert np.array_equal(states, emulated.save(everyone)), f"reset {t}"
+        if t % 3 == 0:
+            for batch, out in zip((known, emulated), frames, strict=True):
+                batch.run(Job.STEP, out, action=rng.integers(0, 1, 4))
+            states = known.save(everyone)
+        states = with_random_ram(states, rng)
+        for batch, out in zip((known, emulated), frames, strict=True):
+            batch.restore(everyone, states)
+            batch.run(Job.RESET, out)

@@ -11,6 +11,12 @@
 // the console has anyway; only partial frames, which go on in the same screen, need a copy of it
 // to be kept.
 //
+// NOTE [ known resets ]
+//
+// In many games nothing of an episode survives a reset: neither the RAM that it leaves nor the random
+// timer shows in the state after it (`Game.constant_reset`). There the reset and the actions
+// that begin an episode are emulated once, and what they lead to is copied afterwards.
+//
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
 // NOTE [ frames that nobody sees ]
@@ -40,7 +46,7 @@ struct Options {
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
-  s32 default_mode, mode, difficulty, n_actions;
+  s32 default_mode, mode, difficulty, has_constant_reset, n_actions;
   s32 actions[18];
 };
 
@@ -106,17 +112,32 @@ struct Environment {
   }
 
   RLB_FN void reset() {
-    console.reset_game();
-    s32 n_noops = draw_noops();
-    if (options.fire_reset && has_fire()) {
-      console.act(1);
-      --n_noops;
-    }
-    for (s32 k = 0; k < n_noops; ++k) {
-      console.act(kActionNoop);
-      if (state().rule.terminal) console.reset_game();
-    }
+    const s32 n_noops = draw_noops();
+    const bool fires = options.fire_reset && has_fire();
+    const s32 n_acts = fires && n_noops < 1 ? 1 : n_noops;
+    s32 k = resume(fires, n_acts);
+    for (; k < n_acts; ++k) act_in_reset(fires && k == 0);
     begin_episode();
+  }
+
+  RLB_FN void act_in_reset(bool is_fire) {
+    console.act(is_fire ? 1 : kActionNoop);
+    if (!is_fire && state().rule.terminal) console.reset_game();
+  }
+
+  // See NOTE [ known resets ]. Returns how many of the acts are done.
+  RLB_FN s32 resume(bool fires, s32 n_acts) {
+    if (!canvas.n_known()) {
+      console.reset_game();
+      return 0;
+    }
+    // Sticky actions make it a matter of chance whether FIRE is pressed, and for how long.
+    const bool is_chance = fires && options.repeat_probability > 0;
+    const s32 known = canvas.n_known() - 1;
+    const s32 n_done = is_chance ? 0 : n_acts < known ? n_acts : known;
+    const bool is_swapped = console.resume(canvas.known_state(n_done), n_done);
+    if (has_images()) canvas.show_known(console, n_done, is_swapped);
+    return n_done;
   }
 
   // The console is where an episode begins.

@@ -130,6 +130,23 @@ struct Console {
     start_actions(rule_of(), *this);
   }
 
+  // Does what `reset_game` and then `n_acts` actions without chance do, whose end is known: `after`,
+  // begun with frame number 0 and buffer 0. Returns whether the screens change places.
+  RLB_FN bool resume(const State& after, s32 n_acts) {
+    const s32 frame_number = s.session.frame_number;
+    const u8 buffer = s.frame.buffer;
+    s = after;
+    s.session.frame_number += frame_number;
+    s.frame.buffer ^= buffer;
+    const s32 n_draws = has_cart_ram(cart()) ? 129 : 1;
+    for (s32 i = 0; i < n_draws; ++i) next_draw(generators.system);
+    s.session.sticky_strength = 0;
+    for (s32 i = 0; i < n_acts; ++i) {
+      if (takes_action()) s.session.sticky_strength = 1;
+    }
+    return buffer;
+  }
+
   RLB_FN void soft_reset() {
     emulate_many(kActionReset, kSoftResetFrames);
     s.session.sticky_action = kActionNoop;
@@ -177,15 +194,20 @@ struct Console {
     ++s.session.episode_frame_number;
   }
 
+  // Whether an action takes effect, and not the last one again.
+  RLB_FN bool takes_action() {
+    const bool takes = next_draw(generators.environment) / 4294967296.0 >= static_cast<f64>(repeat_probability);
+    next_draw(generators.environment);  // The other player's.
+    return takes;
+  }
+
   // One frame of the agent: its action may give way to the last one. Returns the reward; after the end
   // of the episode, which the caller may know of, nothing runs and it is 0.
   RLB_FN s32 act(s32 action, f32 strength = 1.0f, bool is_over = false) {
-    const f64 repeats = static_cast<f64>(repeat_probability);
-    if (next_draw(generators.environment) / 4294967296.0 >= repeats) {
+    if (takes_action()) {
       s.session.sticky_action = action;
       s.session.sticky_strength = strength;
     }
-    next_draw(generators.environment);  // The other player's.
     if (s.rule.terminal || is_over) return 0;
     s32 done = s.session.sticky_action;
     const bool is_legal = done >= 0 && done < 18 &&
@@ -313,10 +335,11 @@ struct Console {
     tia.frame_start = -((3 * cycles - tia.frame_start) % kLine);
     tia.last_hmove = static_cast<s32>(static_cast<u32>(tia.last_hmove) - clocks);
     tia.vsync_finish = static_cast<s32>(static_cast<u32>(tia.vsync_finish) - clocks);
-    tia.dump_stamp -= cycles;
     s.riot.stamp -= cycles;
-    s.riot.interrupt_stamp -= cycles;
-    s.cart.dpc.stamp -= cycles;
+    // What nobody can ask for is 0, so that states that are equal in effect have equal bytes.
+    tia.dump_stamp = config.has_paddles ? tia.dump_stamp - cycles : 0;
+    s.riot.interrupt_stamp = s.riot.was_read ? s.riot.interrupt_stamp - cycles : 0;
+    s.cart.dpc.stamp = cart() == Cart::kDPC ? s.cart.dpc.stamp - cycles : 0;
     s.cpu.cycles = 0;
     set_window();
     tia.drawn = tia.draw_began = tia.line_start = tia.window_start;

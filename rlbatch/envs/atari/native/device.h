@@ -37,6 +37,7 @@ struct DeviceBatch {
   u8 *terminated, *truncated, *life_lost, *has_ended;
   s32* errors;  // [kErrors] what went wrong so far: a count, or just 1.
   s32 n_envs, first, stride, n_records;  // Those of this game are first, first + stride, ...
+  s32 first_known, n_known;  // Behind all environments; see NOTE [ known resets ].
 };
 
 enum DeviceError { kLostPicture, kNoSuchAction, kErrors };
@@ -66,7 +67,8 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
       episode,
       b.noops[env],
       records,
-      DeviceCanvas{*b.options, pictures, view}};
+      DeviceCanvas{*b.options, pictures, view, b.states + b.first_known,
+                   b.pictures ? b.pictures + b.first_known : nullptr, b.n_known}};
   work(environment);
   b.states[env] = state;
   b.episodes[env] = episode;

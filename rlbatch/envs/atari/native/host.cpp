@@ -288,6 +288,11 @@ RLB_API void rlb_batch_save(void* handle, s32 env, u8* out) {
   static_cast<HostBatch*>(handle)->save(env, out);
 }
 
+// See NOTE [ known resets ]; returns 0 if there is no such one.
+RLB_API s32 rlb_batch_save_known(void* handle, s32 game, s32 i, u8* out) {
+  return static_cast<HostBatch*>(handle)->save_known(game, i, out);
+}
+
 RLB_API void rlb_batch_restore(void* handle, s32 env, const u8* in) {
   static_cast<HostBatch*>(handle)->restore(env, in);
 }

@@ -64,22 +64,6 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
   return nullptr;
 }
 
-// Screens that are kept from step to step, as pairs of a length and a value: most are plain.
-inline std::vector<u8> packed(const u8* image, size_t n) {
-  std::vector<u8> runs;
-  for (size_t i = 0, end; i < n; i = end) {
-    for (end = i + 1; end < n && image[end] == image[i] && end - i < 255;) ++end;
-    runs.push_back(static_cast<u8>(end - i));
-    runs.push_back(image[i]);
-  }
-  runs.shrink_to_fit();
-  return runs;
-}
-
-inline void unpack(const std::vector<u8>& runs, u8* image) {
-  for (size_t k = 0; k < runs.size(); image += runs[k], k += 2) std::memset(image, runs[k + 1], runs[k]);
-}
-
 using HostEnvironment = Environment<HostCanvas>;
 
 struct HostBatch {
@@ -103,7 +87,8 @@ struct HostBatch {
   Options options{};
   std::vector<GameSpec> games;
   std::vector<std::vector<u8>> roms;
-  std::vector<Resize> resizes;  // Of every game.
+  std::vector<Resize> resizes;                  // Of every game.
+  std::vector<std::vector<KnownReset>> known;  // The same.
   std::vector<Slot> slots;
 
   std::vector<std::thread> threads;
@@ -138,6 +123,10 @@ struct HostBatch {
       slot.ring.resize(static_cast<size_t>(options.stack * frame_size(options)));
     }
     own_scratch = new_scratch();
+    known.resize(games.size());
+    for (s32 g = 0; g < n_games; ++g) {
+      if (games[static_cast<size_t>(g)].has_constant_reset) find_resets(g);
+    }
     for (s32 k = 1; k < n_threads; ++k) threads.emplace_back([this] { work(); });
     return true;
   }
@@ -236,7 +225,7 @@ struct HostBatch {
             slot.noops,
             scratch.recorded.data(),
             HostCanvas{options, resizes[game], slot.ring.data(), scratch.image.data(),
-                       scratch.second.data(), scratch.kept.data()}};
+                       scratch.second.data(), scratch.kept.data(), known[game]}};
   }
 
   void carry_out(const Job& job, const Outputs& outputs, Scratch& scratch) {
@@ -292,6 +281,44 @@ struct HostBatch {
 
   static s64 stack_size(const HostEnvironment& env) {
     return static_cast<s64>(env.options.stack) * frame_size(env.options);
+  }
+
+  // Emulates a reset of a game, and the acts that may follow; see NOTE [ known resets ].
+  void find_resets(s32 game) {
+    Slot slot;
+    slot.game = game;
+    const size_t size = static_cast<size_t>(games[static_cast<size_t>(game)].config.height * kWidth);
+    if (options.observation_type != kRam) slot.screens.resize(2 * size);
+    slot.ring.resize(ring_size());
+    HostEnvironment env = environment(slot, own_scratch);
+    env.load(0);
+    slot.state.session.frame_number = slot.state.frame.buffer = 0;
+    env.console.repeat_probability = 0;
+    env.console.reset_game();
+    const bool fires = options.fire_reset && env.has_fire();
+    std::vector<KnownReset> found;
+    for (s32 k = 0; !slot.state.rule.terminal; ++k) {
+      found.push_back({slot.state, {}});
+      for (size_t i = 0; i < 2 && !slot.screens.empty(); ++i) {
+        found.back().screens[i] = packed(slot.screens.data() + i * size, size);
+      }
+      if (k > 0 && k >= options.noop_max - 1) break;
+      env.console.act(fires && k == 0 ? 1 : kActionNoop);
+    }
+    known[static_cast<size_t>(game)] = std::move(found);
+  }
+
+  // Writes a known reset as `save` writes an environment; returns whether there is such a one.
+  bool save_known(s32 game, s32 i, u8* out) const {
+    const std::vector<KnownReset>& resets = known[static_cast<size_t>(game)];
+    if (static_cast<size_t>(i) >= resets.size()) return false;
+    const KnownReset& reset = resets[static_cast<size_t>(i)];
+    std::memset(out, 0, static_cast<size_t>(state_size()));
+    std::memcpy(out, &reset.state, sizeof(State));
+    out += sizeof(State) + sizeof(Generators) + sizeof(Mt19937) + sizeof(Episode);
+    const s32 size = games[static_cast<size_t>(game)].config.height * kWidth;
+    for (s32 k = 0; k < 2; ++k) unpack(reset.screens[k], out + k * size);
+    return true;
   }
 
   // --- Looking in from outside, while no job is under way. ---

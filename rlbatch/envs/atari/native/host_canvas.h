@@ -1,11 +1,36 @@
 // Observations on the host: images in full size, resized at once into a ring of frames.
 #pragma once
 
+#include <cstring>
+#include <vector>
+
 #include "batch.h"
 #include "palette.h"
 #include "preprocess.h"
 
 namespace rlbatch::atari {
+
+// Screens that are kept, as pairs of a length and a value: most are plain.
+inline std::vector<u8> packed(const u8* image, size_t n) {
+  std::vector<u8> runs;
+  for (size_t i = 0, end; i < n; i = end) {
+    for (end = i + 1; end < n && image[end] == image[i] && end - i < 255;) ++end;
+    runs.push_back(static_cast<u8>(end - i));
+    runs.push_back(image[i]);
+  }
+  runs.shrink_to_fit();
+  return runs;
+}
+
+inline void unpack(const std::vector<u8>& runs, u8* image) {
+  for (size_t k = 0; k < runs.size(); image += runs[k], k += 2) std::memset(image, runs[k + 1], runs[k]);
+}
+
+// Where a reset leads to, and then some acts; see NOTE [ known resets ].
+struct KnownReset {
+  State state;
+  std::vector<u8> screens[2];  // Packed.
+};
 
 struct HostCanvas {
   const Options& options;
@@ -14,6 +39,7 @@ struct HostCanvas {
   u8* image;   // Scratch: an image, in the planes of `observation_type`.
   u8* second;  // Scratch of the same size.
   u8* kept;    // Scratch: the screen that was kept; lasts from step to step if `has_kept`.
+  const std::vector<KnownReset>& known;
 
   static s32 n_pixels(const Console& c) { return c.s.session.height * kWidth; }
   s32 n_planes() const { return options.observation_type == kRgb ? 3 : 1; }
@@ -50,6 +76,14 @@ struct HostCanvas {
   // `image` becomes that of the previous observation.
   void recall_image(const Console& c, const Episode& e) {
     if (options.frame_skip > 1 || e.has_kept) pool_screens(c, c.screen(), partner(c, e), image);
+  }
+
+  s32 n_known() const { return static_cast<s32>(known.size()); }
+  const State& known_state(s32 i) const { return known[static_cast<size_t>(i)].state; }
+
+  void show_known(const Console& c, s32 i, bool is_swapped) {
+    const KnownReset& reset = known[static_cast<size_t>(i)];
+    for (s32 k = 0; k < 2; ++k) unpack(reset.screens[k ^ s32{is_swapped}], c.screens + k * n_pixels(c));
   }
 
   void keep_screen(const Console& c) { copy_bytes(c.screen(), kept, n_pixels(c)); }

@@ -270,6 +270,22 @@ RLB_GPU_CALL void grey_out(Screens screens, s32 buffer, s32 row, s32 height) {
   p.shown[buffer] = p.drawn;
 }
 
+// Takes over both screens of other pictures, from which nothing was ever lost.
+RLB_GPU_CALL void copy_shown(const Pictures& from, Pictures& p, bool is_swapped, s32 height) {
+  p.head = from.head;
+  p.kept = kNoPicture;
+  p.n_image = 0;
+  for (s32 k = 0; k < 2; ++k) {
+    const s32 picture = from.shown[k];
+    p.shown[k ^ s32{is_swapped}] = static_cast<u8>(picture);
+    p.began[picture] = from.began[picture];
+    p.n_colours[picture] = from.n_colours[picture];
+    for (u32 i = 0; i < kPalette; ++i) p.palette[picture][i] = from.palette[picture][i];
+    for (s32 row = 0; row < height; ++row) p.row[picture][row] = from.row[picture][row];
+  }
+  for (u32 i = 0; i < from.head; ++i) p.ring[i & (kRing - 1)] = from.ring[i & (kRing - 1)];
+}
+
 // The row is as the one above.
 RLB_FN void repeat_row(Screen screen, s32 row) {
   Pictures& p = *screen;

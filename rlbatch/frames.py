@@ -1,0 +1,103 @@
+"""Stacks of frames, made where they are needed from frames that are stored once.
+
+An environment that stacks its last k frames hands each of them out k times, and a batcher stores
+an observation before and after every step: 2k copies. With `stack_num=1` in the environment, the
+stack in the agent's state, and `stack_frames` on what was acquired, it is 2.
+
+    stacks of 4:   observation/frame [B, T, 4, 84, 84]
+    single frames: observation/frame [B, T, 1, 84, 84], agent_state/frames [B, 3, 84, 84] once
+"""
+
+from __future__ import annotations
+
+import torch
+
+from rlbatch.errors import ShapeError
+
+
+def push_frame(
+    frames: torch.Tensor, frame: torch.Tensor, initial_state: torch.Tensor
+) -> torch.Tensor:
+    """Adds a frame to the ones before it.
+
+    Args:
+        frames: [B, k - 1, ...]: the frames before, the newest last.
+        frame: [B, ...], of the same dtype.
+        initial_state: [B] bool: where an episode begins; the frames before count as 0 there.
+
+    Returns:
+        [B, k, ...]: the stack. `stack[:, 1:]` is what to keep for the next step.
+
+    Raises:
+        ShapeError: The shapes do not fit.
+
+    Example:
+        >>> frames = torch.tensor([[1, 2], [1, 2]])
+        >>> push_frame(frames, torch.tensor([3, 3]), torch.tensor([False, True]))
+        tensor([[1, 2, 3],
+                [0, 0, 3]])
+    """
+    _check(frames, frame.unsqueeze(1), initial_state.unsqueeze(1))
+    kept = torch.where(_over(initial_state, frames), torch.zeros_like(frames), frames)
+    return torch.cat([kept, frame.unsqueeze(1)], 1)
+
+
+def stack_frames(
+    frames: torch.Tensor, initial_state: torch.Tensor, before: torch.Tensor
+) -> torch.Tensor:
+    """Returns the stack that was seen at every step of a trajectory.
+
+    Take it for some rows at a time, such as a minibatch: the result is k times as large.
+
+    Args:
+        frames: [B, T, ...]: single frames, such as `observation/frame` with `stack_num=1`.
+        initial_state: [B, T] bool, `observation/initial_state`.
+        before: [B, k - 1, ...]: the frames before the first step, the newest last, such as
+            `agent_state/frames`.
+
+    Returns:
+        [B, T, k, ...]: as from an environment with `stack_num=k`; frames of an earlier episode
+        are 0.
+
+    Raises:
+        ShapeError: The shapes do not fit.
+
+    Example:
+        >>> frames = torch.tensor([[3, 4, 5]])
+        >>> begins = torch.tensor([[False, True, False]])
+        >>> stack_frames(frames, begins, torch.tensor([[2]]))
+        tensor([[[2, 3],
+                 [0, 4],
+                 [4, 5]]])
+    """
+    _check(before, frames, initial_state)
+    n_before, n_steps = before.shape[1], frames.shape[1]
+    row = torch.cat([before, frames], 1)
+    # Episodes are numbered; what comes before the trajectory belongs to its first one.
+    episode = initial_state.long().cumsum(1)
+    episode = torch.cat([torch.zeros_like(episode[:, :1]).expand(-1, n_before), episode], 1)
+    stacks = []
+    for age in range(n_before, -1, -1):
+        first = n_before - age
+        one, at = row[:, first : first + n_steps], episode[:, first : first + n_steps]
+        is_same = at == episode[:, n_before:]
+        stacks.append(torch.where(_over(is_same, one), one, torch.zeros_like(one)))
+    return torch.stack(stacks, 2)
+
+
+def _over(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return mask.reshape(*mask.shape, *[1] * (values.dim() - mask.dim()))
+
+
+def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tensor) -> None:
+    if (
+        before.dim() < 2
+        or before.shape[:1] + before.shape[2:] != frames.shape[:1] + frames.shape[2:]
+    ):
+        expected = ("B", "k - 1", *frames.shape[2:])
+        raise ShapeError(f"frames before: expected {expected}, got {tuple(before.shape)}")
+    if before.dtype != frames.dtype:
+        raise ShapeError(f"frames before: expected {frames.dtype}, got {before.dtype}")
+    if initial_state.shape != frames.shape[:2]:
+        expected, found = tuple(frames.shape[:2]), tuple(initial_state.shape)
+        raise ShapeError(f"initial_state: expected {expected}, got {found}")

@@ -1,0 +1,33 @@
+"""The examples run as they are, on what this machine has."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("ale_py")
+ROOT = Path(__file__).parents[1]
+
+
+def test_every_example_is_run_here() -> None:
+    assert [path.name for path in (ROOT / "examples").glob("*.py")] == ["gpu_batcher.py"]
+
+
+@pytest.mark.parametrize("plays_grid", [False, True])
+def test_gpu_batcher(plays_grid: bool) -> None:
+    command = [sys.executable, str(ROOT / "examples" / "gpu_batcher.py"), "--device", "cpu"]
+    command += ["--n-envs", "3", "--n-timesteps", "4", "--n-executes", "2", "--game", "breakout"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), "RLBATCH_ATARI_GRID": str(int(plays_grid))}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert len(lines) == 2
+    for k, line in enumerate(lines):
+        assert re.fullmatch(rf"{k}: [\d,]+ frames/s, reward -?\d+, \(3, 4, 4, 84, 84\)", line)
+
+
+def test_it_is_short() -> None:
+    assert len((ROOT / "examples" / "gpu_batcher.py").read_text().splitlines()) < 80

@@ -1,0 +1,75 @@
+"""Stacks that are rebuilt are those that an environment makes."""
+
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import DictTensor
+from rlbatch.errors import ShapeError
+from rlbatch.frames import push_frame, stack_frames
+
+
+def literal_stack(frames, initial_state, before, b, t):
+    """The newest k frames of environment b at step t, of this episode only."""
+    k, stack = before.shape[1] + 1, []
+    for s in range(t, t - k, -1):
+        stack.append(frames[b, s] if s >= 0 else before[b, s])
+        if s >= 0 and initial_state[b, s]:
+            break
+    return [torch.zeros_like(frames[b, 0])] * (k - len(stack)) + stack[::-1]
+
+
+@pytest.mark.parametrize("k", [1, 2, 4])
+@pytest.mark.parametrize("shape", [(), (3, 2)])
+def test_stacks_equal_a_literal_loop(k, shape, device):
+    generator = torch.Generator().manual_seed(0)
+    frames = torch.randint(1, 255, (5, 9, *shape), dtype=torch.uint8, generator=generator)
+    before = torch.randint(1, 255, (5, k - 1, *shape), dtype=torch.uint8, generator=generator)
+    begins = torch.rand(5, 9, generator=generator) < 0.3
+    found = stack_frames(frames.to(device), begins.to(device), before.to(device)).cpu()
+    assert found.shape == (5, 9, k, *shape)
+    assert found.dtype == torch.uint8
+    stack = before
+    for t in range(9):
+        pushed = push_frame(stack, frames[:, t], begins[:, t])
+        for b in range(5):
+            expected = torch.stack(literal_stack(frames, begins, before, b, t))
+            assert torch.equal(found[b, t], expected)
+        assert torch.equal(found[:, t], pushed)
+        stack = pushed[:, 1:]
+
+
+def test_they_are_those_of_an_environment():
+    pytest.importorskip("ale_py")
+    from rlbatch.envs.atari import AtariEnv
+
+    options = {"seed": 1, "num_threads": 1, "max_num_frames_per_episode": 30, "noop_max": 0}
+    stacking = AtariEnv("breakout", 3, stack_num=4, **options)
+    single = AtariEnv("breakout", 3, stack_num=1, **options)
+    seen, (observation, _) = [stacking.reset()[0]], single.reset()
+    frames, begins = [observation["frame"][:, 0]], [observation["initial_state"]]
+    for numbers in np.random.default_rng(0).integers(0, 4, (30, 3)):
+        action = DictTensor({"action": torch.from_numpy(numbers)})
+        seen.append(stacking.step(action)[1][0])
+        observation = single.step(action)[1][0]
+        frames.append(observation["frame"][:, 0])
+        begins.append(observation["initial_state"])
+    begins = torch.stack(begins, 1)
+    assert begins.sum() > 6
+    before = torch.zeros(3, 3, 84, 84, dtype=torch.uint8)
+    found = stack_frames(torch.stack(frames, 1), begins, before)
+    assert torch.equal(found, torch.stack([one["frame"] for one in seen], 1))
+
+
+def test_shapes_that_do_not_fit():
+    frames, begins = torch.zeros(2, 5, 4), torch.zeros(2, 5, dtype=torch.bool)
+    with pytest.raises(ShapeError, match="frames before"):
+        stack_frames(frames, begins, torch.zeros(2, 3, 5))
+    with pytest.raises(ShapeError, match="frames before"):
+        stack_frames(frames, begins, torch.zeros(3, 3, 4))
+    with pytest.raises(ShapeError, match="float32"):
+        stack_frames(frames, begins, torch.zeros(2, 3, 4, dtype=torch.uint8))
+    with pytest.raises(ShapeError, match="initial_state"):
+        stack_frames(frames, begins[:, :4], torch.zeros(2, 3, 4))
+    with pytest.raises(ShapeError, match="initial_state"):
+        push_frame(torch.zeros(2, 3, 4), torch.zeros(2, 4), begins[0, :3])
