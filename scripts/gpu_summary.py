@@ -77,9 +77,10 @@ def _tests(report: Path) -> dict:
 
 
 def _last_json(text: str) -> dict | None:
-    """Reads the JSON object on a benchmark's last line."""
+    """Reads the JSON object on the last line of a benchmark, or before a sanitizer's summary."""
+    lines = [line for line in text.splitlines() if not line.startswith("=========")]
     try:
-        return json.loads(text.splitlines()[-1])
+        return json.loads(lines[-1])
     except (IndexError, ValueError):
         return None
 

@@ -473,6 +473,17 @@ class _GridKernels:
         getattr(self._library, name)(*shape, *values)
 
 
+def grid_counts(game: Game) -> dict[str, int]:
+    """Returns how the threads of a grid that the CPU plays worked together so far.
+
+    Args:
+        game: Which of the grid's libraries to ask: the one for this game.
+    """
+    counts = (ctypes.c_uint64 * 3)()
+    _grid_kernels(_RINGS.get(game.name, _RING))._library.rlb_counts(counts)
+    return dict(zip(("instructions", "warp_instructions", "turns"), counts, strict=True))
+
+
 @functools.cache
 def _grid_kernels(ring: int) -> _GridKernels:
     flags = (*_GRID_FLAGS, f"-DRLB_RING={ring}")

@@ -41,7 +41,9 @@ class AtariEnv(VecEnv):
     Args:
         game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.
         n_envs: How many environments.
-        device: Where observations are and actions have to be; the CPU so far.
+        device: Where the games run, observations are and actions have to be: the CPU, or CUDA with
+            CuPy (`pip install 'rlbatch[cuda13]'`). There nothing in `step` waits for the host, and
+            an action that does not exist is reported by the next call that does.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or one
             32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
             in the first `reset`, after which the random streams go on. None: not reproducible.
@@ -74,8 +76,8 @@ class AtariEnv(VecEnv):
 
     Raises:
         TypeError, ValueError: An option is unknown or out of range, or there is no such game.
-        NotImplementedError: The device is another one than the CPU.
-        RomError, BuildError: There is no ROM, or no native library.
+        NotImplementedError: The device is neither the CPU nor CUDA.
+        RomError, BuildError: There is no ROM, no native library, or no CuPy for CUDA.
 
     Example:
         >>> env = AtariEnv("pong", 2, seed=0)

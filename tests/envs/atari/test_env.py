@@ -396,7 +396,7 @@ def test_an_environment_takes_at_most_128_kib(game):
 
 
 def test_other_devices_are_refused_and_reached_by_device_env():
-    with pytest.raises(NotImplementedError, match="expected cpu, got meta; .* DeviceEnv"):
+    with pytest.raises(NotImplementedError, match="expected cpu or cuda, got meta; .* DeviceEnv"):
         AtariEnv("pong", 1, device="meta")
     env = DeviceEnv(AtariEnv("pong", 2, seed=0), "cpu", "meta")
     assert env.reset()[0]["frame"].device.type == "meta"

@@ -38,3 +38,12 @@ RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_byt
 RLB_SIZES = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
              sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
              sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot)};
+
+#if defined(RLB_GRID)
+extern "C" __attribute__((visibility("default"))) void rlb_counts(u64* out) {
+  const GridCounts& counts = grid_counts();
+  out[0] = counts.instructions;
+  out[1] = counts.warp_instructions;
+  out[2] = counts.turns;
+}
+#endif

@@ -101,14 +101,7 @@ struct Bus {
   u32 latch;        // The last byte on the bus.
 
   RLB_HOT u32 fetch_word(u32 pc) const {
-    const u8* p = rom + rom_offset<kKind>(state.cart, pc);
-#if defined(RLB_DEVICE)
-    return p[0] | p[1] << 8 | p[2] << 16;
-#else
-    u32 word;
-    __builtin_memcpy(&word, p, 4);
-    return word;
-#endif
+    return word_at(rom, rom_offset<kKind>(state.cart, pc));
   }
 
   RLB_HOT u32 read_program(u32 address) {

@@ -71,6 +71,18 @@ RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
 #endif
 }
 
+// Four bytes of a program, which begins where a word does and never changes.
+RLB_HOT u32 word_at(const u8* program, u32 offset) {
+#if defined(__CUDACC__)
+  const u32* words = reinterpret_cast<const u32*>(program) + offset / 4;
+  return __funnelshift_r(__ldg(words), __ldg(words + 1), 8 * (offset % 4));
+#else
+  u32 word;
+  __builtin_memcpy(&word, program + offset, 4);
+  return word;
+#endif
+}
+
 // Words of one thread among those of its warp, so that the same word of all lies side by side.
 #if defined(RLB_DEVICE)
 struct Log {

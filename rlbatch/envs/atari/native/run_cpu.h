@@ -65,8 +65,9 @@ RLB_HOT void run_together(Run& run, Bus<kKind>& bus, Registers& r) {
     }
     const u32 pc = from_lane(lanes, r.pc, first & 31);
     if (!can_run || r.pc != pc) continue;
-    while (!execute_next(run, bus, r) && bus.left > 0) {
-    }
+    u32 n = 1;
+    while (!execute_next(run, bus, r) && bus.left > 0) ++n;
+    count_together(n, lane == (first & 31));
   }
 }
 
