@@ -127,31 +127,59 @@ RLB_FN void restart_kernel(const DeviceBatch& b) {
 
 // --- Looking at pictures: a block per environment. ---
 
-// The values of palette indices, in one plane.
-RLB_FN const u8* value_of(const Options& o, bool is_pal, u8 colour, s32 plane) {
-  if (o.observation_type == kRgb) return (is_pal ? PAL_RGB : NTSC_RGB)[colour] + plane;
-  return (is_pal ? PAL_GRAY : NTSC_GRAY) + colour;
+// The value of a palette index, in one plane.
+RLB_FN u8 value_of(const Options& o, bool is_pal, u8 colour, s32 plane) {
+  if (o.observation_type == kRgb) return (is_pal ? PAL_RGB : NTSC_RGB)[colour][plane];
+  return (is_pal ? PAL_GRAY : NTSC_GRAY)[colour];
 }
 
-// Writes a row of the maximum of pictures.
-RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Options& o, bool is_pal, s32 plane,
-                       u8* out) {
-  for (s32 i = 0; i < view.n; ++i) {
-    RowReader reader(p, view.picture[i], row);
-    for (s32 x = 0; x < kWidth;) {
-      const Span span = reader.next();
-      const u8 value = *value_of(o, is_pal, span.colour, plane);
-      for (s32 end = x + span.length; x < end; ++x) out[x] = i == 0 || out[x] < value ? value : out[x];
+// Fills words with pixels, from left to right.
+struct RowWriter {
+  u32* out;
+  u32 word = 0;
+  s32 x = 0;
+
+  RLB_FN void put(u8 value, s32 n) {
+    const u32 four = value * 0x01010101u;
+    while (n > 0) {
+      const s32 at = x & 3, k = n < 4 - at ? n : 4 - at;
+      word |= (four >> 8 * (4 - k)) << 8 * at;
+      x += k;
+      n -= k;
+      if (x & 3) return;
+      *out++ = word;
+      word = 0;
     }
   }
-}
+};
 
-RLB_FN bool is_lost(const Pictures& p, const View& view, s32 height) {
-  bool lost = p.is_lost;
-  for (s32 i = 0; i < view.n; ++i) {
-    for (s32 row = 0; row < height; ++row) lost = lost || RowReader(p, view.picture[i], row).is_lost;
+// Writes a row of the maximum of one to three pictures; returns false if one of them is lost.
+RLB_FN bool decode_row(const Pictures& p, const View& view, s32 row, const Options& o, bool is_pal, s32 plane,
+                       u8* out) {
+  constexpr s32 kMost = 3;
+  RowReader readers[kMost] = {{p, view.picture[0], row},
+                              {p, view.picture[view.n > 1 ? 1 : 0], row},
+                              {p, view.picture[view.n > 2 ? 2 : 0], row}};
+  s32 left[kMost] = {0, 0, 0};
+  u8 value[kMost] = {0, 0, 0};
+  RowWriter writer{reinterpret_cast<u32*>(out)};
+  while (writer.x < kWidth) {
+    s32 n = kWidth;
+    u8 most = 0;
+    for (s32 i = 0; i < kMost; ++i) {
+      if (i >= view.n) continue;
+      if (!left[i]) {
+        const Span span = readers[i].next();
+        left[i] = span.length;
+        value[i] = value_of(o, is_pal, span.colour, plane);
+      }
+      n = left[i] < n ? left[i] : n;
+      most = value[i] > most ? value[i] : most;
+    }
+    for (s32 i = 0; i < kMost; ++i) left[i] -= n;
+    writer.put(most, n);
   }
-  return lost;
+  return !readers[0].is_lost && !readers[1].is_lost && !readers[2].is_lost;
 }
 
 // Makes the newest frame in the ring. Shared memory: [height][160].
@@ -162,10 +190,11 @@ RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
   const Pictures& p = b.pictures[env];
   const s32 n_planes = o.observation_type == kRgb ? 3 : 1;
   u8* image = shared_memory();
-  if (thread_index() == 0 && is_lost(p, view, session.height)) b.errors[kLostPicture] = 1;
+  if (p.is_lost) b.errors[kLostPicture] = 1;
   for (s32 plane = 0; plane < n_planes; ++plane) {
     for (s32 row = thread_index(); row < session.height; row += block_size()) {
-      decode_row(p, view, row, o, session.is_pal, plane, image + row * kWidth);
+      u8* pixels = image + row * kWidth;
+      if (!decode_row(p, view, row, o, session.is_pal, plane, pixels)) b.errors[kLostPicture] = 1;
     }
     block_barrier();
     const Frames frames{image, nullptr, nullptr};

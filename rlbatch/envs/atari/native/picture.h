@@ -73,7 +73,7 @@ struct RowReader {
   const Pictures& pictures;
   const u8* palette;
   u32 at;
-  bool is_lost;
+  bool is_lost;  // Then it reads as black.
 
   RLB_FN RowReader(const Pictures& p, s32 picture, s32 row) : pictures(p), palette(p.palette[picture]) {
     const u32 since = p.head - p.began[picture];
