@@ -1,5 +1,5 @@
-// A GPU's grid on a host, for tests: blocks one after the other, the threads of a block as fibers
-// that give way where they have to wait for each other. What is wrong on a GPU shows here as well: an index
+// A GPU's grid on a host, for tests: a few blocks at a time, whose threads are fibers that give way
+// where they have to wait for each other. What is wrong on a GPU shows here as well: an index
 // out of bounds (with a sanitizer), a thread that is named and does not come, a missing barrier.
 //
 // For x86-64 with GCC or Clang.
@@ -8,8 +8,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "platform.h"
@@ -62,19 +64,27 @@ class Grid {
     return grid;
   }
 
-  // Runs a kernel for all threads of all blocks.
+  // Runs a kernel for all threads of all blocks, some blocks at a time.
   static void launch(s32 n_blocks, s32 n_threads, size_t n_shared, const std::function<void()>& kernel) {
-    Grid grid;
-    grid.kernel_ = &kernel;
-    grid.fibers.resize(static_cast<size_t>(n_threads));
-    // A piece of memory each time: a sanitizer sees what is read before it is written, or beyond it.
-    for (grid.block = 0; grid.block < n_blocks; ++grid.block) {
-      grid.shared.reset(new u8[n_shared]);
-      std::memset(grid.shared.get(), 0xa5, n_shared);
-      current() = &grid;
-      grid.run_block();
+    std::deque<std::unique_ptr<Grid>> running;
+    for (s32 next = 0; next < n_blocks || !running.empty();) {
+      if (running.size() < kBlocksAtOnce && next < n_blocks) {
+        running.push_back(std::make_unique<Grid>(next++, n_threads, n_shared, kernel));
+        continue;
+      }
+      std::unique_ptr<Grid> grid = std::move(running.front());
+      running.pop_front();
+      current() = grid.get();
+      if (!grid->run_on()) running.push_back(std::move(grid));
     }
     current() = nullptr;
+  }
+
+  // A piece of memory for every block: a sanitizer sees what is read beyond it.
+  Grid(s32 number, s32 n_threads, size_t n_shared, const std::function<void()>& kernel)
+      : fibers(static_cast<size_t>(n_threads)), shared(new u8[n_shared]), block(number), kernel_(&kernel) {
+    std::memset(shared.get(), 0xa5, n_shared);
+    for (Fiber& fiber : fibers) start(fiber);
   }
 
   u32 wait(Wait what, u32 lanes, u32 value, u32 lane = 0) {
@@ -94,8 +104,9 @@ class Grid {
 
  private:
   static constexpr size_t kStack = 256 << 10;
+  static constexpr size_t kBlocksAtOnce = 3;
 
-  const std::function<void()>* kernel_ = nullptr;
+  const std::function<void()>* kernel_;
   void* main_ = nullptr;
 
   static void enter() {
@@ -114,20 +125,18 @@ class Grid {
     fiber.wait = Wait::kNothing;
   }
 
-  void run_block() {
-    for (Fiber& fiber : fibers) start(fiber);
-    for (;;) {
-      bool has_run = false, is_done = true;
-      for (at = 0; at < fibers.size(); ++at) {
-        if (fibers[at].wait == Wait::kNothing) {
-          rlb_switch(&main_, fibers[at].top);
-          has_run = true;
-        }
-        is_done = is_done && fibers[at].wait == Wait::kDone;
+  // Lets every thread run until it has to wait; returns whether all are done.
+  bool run_on() {
+    bool has_run = false, is_done = true;
+    for (at = 0; at < fibers.size(); ++at) {
+      if (fibers[at].wait == Wait::kNothing) {
+        rlb_switch(&main_, fibers[at].top);
+        has_run = true;
       }
-      if (is_done) return;
-      if (!has_run && !release()) fail("threads wait for others that never come");
+      is_done = is_done && fibers[at].wait == Wait::kDone;
     }
+    if (!is_done && !has_run && !release()) fail("threads wait for others that never come");
+    return is_done;
   }
 
   // Lets those go on whose wait is over; false if nobody can.
