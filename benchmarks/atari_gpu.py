@@ -8,9 +8,11 @@ the console: four per step. Three uses:
 - `agent`: the same, and a Nature CNN (bfloat16, channels last) chooses the actions.
 
 Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
-environment beside its observation, registers and bytes of local memory of each kernel.
+environment beside its observation, registers and bytes of local memory of each kernel, and the
+seconds that it takes per step.
 
-JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS` over the games.
+JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS`, over all games for
+`observations` and over `sweep_games` for the other uses.
 """
 
 from __future__ import annotations
@@ -40,18 +42,16 @@ class Config:
     """What to measure."""
 
     games: tuple[str, ...] = tuple(GAMES)
-    """Which games, at `n_envs`."""
+    """Which games, with observations, at `n_envs`."""
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
-    """Which games with other numbers of environments."""
+    """Which games in every use, and with other numbers of environments."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
-    uses: tuple[str, ...] = USES
-    """Which uses."""
-    n_steps: int = 8
+    n_steps: int = 4
     """Steps of a round."""
-    n_warm_up: int = 4
+    n_warm_up: int = 2
     """Steps before the first round."""
     rounds: int = 3
     """Rounds."""
@@ -92,7 +92,7 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
     """Measures one game; returns raw frames per second."""
     obs_type = "ram" if use == "emulation" else "pixels"
     env = AtariEnv(
-        game, n_envs, device=config.device, seed=0, obs_type=obs_type, decorrelate_steps=16
+        game, n_envs, device=config.device, seed=0, obs_type=obs_type, decorrelate_steps=8
     )
     observation, _ = env.reset()
     act = actor(env, use, config.device)
@@ -112,6 +112,23 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
     env.close()
     torch.cuda.empty_cache()
     return figure
+
+
+def kernel_seconds(game: str, config: Config) -> dict[str, float]:
+    """Returns the seconds that each kernel takes per step, with observations."""
+    env = AtariEnv(game, config.n_envs, device=config.device, seed=0, decorrelate_steps=8)
+    env.reset()
+    act = actor(env, "observations", config.device)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for _ in range(config.n_steps):
+            env.step(act(DictTensor({})))
+        torch.cuda.synchronize(config.device)
+    env.close()
+    return {
+        event.key: event.device_time_total / 1e6 / config.n_steps
+        for event in profile.key_averages()
+        if event.key.startswith("rlb_")
+    }
 
 
 def compile_all(config: Config, report: Report) -> None:
@@ -148,16 +165,18 @@ def main(config: Config) -> None:
     report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
     report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
     env.close()
+    report.figure("kernel_seconds", {g: kernel_seconds(g, config) for g in config.sweep_games})
+    cases = [("observations", game, config.n_envs) for game in config.games]
+    cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
+    cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
     figures: dict[tuple[str, str, int], float] = {}
-    sweep = [(game, n) for game in config.sweep_games for n in config.sweep]
-    every = [(game, config.n_envs) for game in config.games]
-    for use in config.uses:
-        for game, n_envs in dict.fromkeys(every + sweep):
-            figure = frames_per_second(game, n_envs, use, config)
-            figures[use, game, n_envs] = figure
-            report.figure(f"fps/{use}/{game}/{n_envs}", figure)
-            report.row(use, game, n_envs, f"{figure:,.0f}")
-        values = [figures[use, game, config.n_envs] for game in config.games]
+    for use, game, n_envs in dict.fromkeys(cases):
+        figure = figures[use, game, n_envs] = frames_per_second(game, n_envs, use, config)
+        report.figure(f"fps/{use}/{game}/{n_envs}", figure)
+        report.row(use, game, n_envs, f"{figure:,.0f}")
+    for use in USES:
+        games = config.games if use == "observations" else config.sweep_games
+        values = [figures[use, game, config.n_envs] for game in games]
         report.figure(f"geomean/{use}/{config.n_envs}", geomean(values))
         report.figure(f"min/{use}/{config.n_envs}", min(values))
     report.finish(config.out)

@@ -68,7 +68,7 @@ class Report:
             raise ValueError(f"cells: expected {len(self._rows[0])}, got {len(cells)}")
         self._rows.append(tuple(str(cell) for cell in cells))
 
-    def figure(self, key: str, value: float | str | None) -> None:
+    def figure(self, key: str, value: Any) -> None:
         """Adds a figure to the JSON object, None where it could not be measured.
 
         Raises:

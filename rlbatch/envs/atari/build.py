@@ -282,12 +282,12 @@ def _appearing(target: Path) -> Iterator[str]:
 
 # --- Kernels. ---
 
-# What is in `rlb_sizes`, in `native/device.cu`.
+# What `rlb_sizes` in `native/device.cu` tells.
 SIZES = (
     *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
     *("DeviceBatch", "Resize", "RAM"),
 )
-_KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore")
+_KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 
 # Bytes for an environment's pictures. These games show noise at times, which takes more.
 _RING = 16384
@@ -339,6 +339,23 @@ def defines(game: Game, ring: int = _RING) -> tuple[str, ...]:
     return (f"-DRLB_CART={cart}", f"-DRLB_RULE={game.rule}", f"-DRLB_RING={ring}")
 
 
+def _sizes(kernels: Kernels, device: torch.device) -> dict[str, int]:
+    out = torch.zeros(len(SIZES), dtype=torch.int32, device=device)
+    kernels.launch("rlb_sizes", 1, 1, 0, np.uint64(out.data_ptr()))
+    return dict(zip(SIZES, out.tolist(), strict=True))
+
+
+class _Stream:
+    """A CUDA stream in the form that CuPy takes."""
+
+    def __init__(self, handle: int):
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Returns the protocol's version and the stream."""
+        return 0, self.handle
+
+
 class _CudaKernels:
     def __init__(self, path: Path, device: torch.device):
         cupy = import_cupy()
@@ -346,16 +363,15 @@ class _CudaKernels:
         with cupy.cuda.Device(device.index):
             module = cupy.RawModule(path=str(path))
             self._functions = {name: module.get_function(name) for name in _KERNELS}
-            sizes = cupy.ndarray(len(SIZES), cupy.int32, module.get_global("rlb_sizes")).get()
-        self.sizes = dict(zip(SIZES, sizes.tolist(), strict=True))
+        self.sizes = _sizes(self, device)
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
     ) -> None:
-        stream = torch.cuda.current_stream(self._device).cuda_stream
+        stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
         with (
             self._cupy.cuda.Device(self._device.index),
-            self._cupy.cuda.ExternalStream(stream, self._device.index),
+            self._cupy.cuda.Stream.from_external(stream),
         ):
             self._functions[name]((n_blocks,), (n_threads,), arguments, shared_mem=n_shared)
 
@@ -461,8 +477,7 @@ def compile_cubin(flags: Sequence[str]) -> bytes:
 class _GridKernels:
     def __init__(self, path: Path):
         self._library = ctypes.CDLL(str(path))
-        sizes = (ctypes.c_int32 * len(SIZES)).in_dll(self._library, "rlb_sizes")
-        self.sizes = dict(zip(SIZES, sizes, strict=True))
+        self.sizes = _sizes(self, torch.device("cpu"))
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic

@@ -25,19 +25,32 @@ CASES = {
 }
 
 
-def sections(cubin: bytes) -> dict[str, int]:
-    """Returns the sections of an ELF file with their bytes."""
-    assert cubin[:4] == b"\x7fELF"
-    assert cubin[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
-    offset = struct.unpack_from("<Q", cubin, 40)[0]
-    size, n, strings = struct.unpack_from("<HHH", cubin, 58)
-    headers = [struct.unpack_from("<IIQQQQ", cubin, offset + i * size) for i in range(n)]
-    names = headers[strings][4]
+class Elf:
+    """The sections and symbols of a file with code for a GPU."""
 
-    def text(at: int) -> str:
-        return cubin[at : cubin.index(b"\0", at)].decode()
+    def __init__(self, content: bytes):
+        assert content[:4] == b"\x7fELF"
+        assert content[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
+        self.content = content
+        offset = struct.unpack_from("<Q", content, 40)[0]
+        size, n, strings = struct.unpack_from("<HHH", content, 58)
+        headers = [struct.unpack_from("<IIQQQQ", content, offset + i * size) for i in range(n)]
+        self.sections = {self._text(headers[strings][4] + head[0]): head for head in headers}
 
-    return {text(names + header[0]): header[5] for header in headers}
+    def _text(self, at: int) -> str:
+        return self.content[at : self.content.index(b"\0", at)].decode()
+
+    def n_bytes(self, section: str) -> int:
+        return self.sections[section][5]
+
+    def exported(self) -> set[str]:
+        """Returns the names that a program can ask for."""
+        names, symbols = self.sections[".strtab"][4], self.sections[".symtab"]
+        found = (
+            struct.unpack_from("<IB", self.content, symbols[4] + i)
+            for i in range(0, symbols[5], 24)
+        )
+        return {self._text(names + name) for name, info in found if info >> 4 == 1}
 
 
 @pytest.fixture(scope="module")
@@ -58,9 +71,10 @@ def test_the_cases_are_all_kinds() -> None:
 
 @pytest.mark.parametrize("game", CASES)
 def test_kernels_compile(cubins: dict[str, concurrent.futures.Future[bytes]], game: str) -> None:
-    found = sections(cubins[game].result())
+    code = Elf(cubins[game].result())
     for kernel in ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore"):
-        assert found[f".text.{kernel}"] > 1000
+        assert code.n_bytes(f".text.{kernel}") > 1000
+    assert code.exported() == set(build._KERNELS)
 
 
 def test_what_does_not_compile_is_an_error() -> None:
@@ -97,3 +111,8 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None
     header = tmp_path / "native" / "riot.h"
     header.write_text(header.read_text() + "// More.\n")
     assert build.cubin_path(pong, "sm_90") not in paths
+
+
+def test_kernels_run_on_a_stream_of_pytorch() -> None:
+    stream = build.import_cupy().cuda.Stream.from_external(build._Stream(4711))
+    assert stream.ptr == 4711

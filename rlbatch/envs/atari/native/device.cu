@@ -29,15 +29,14 @@ RLB_KERNEL(rlb_save, (const DeviceBatch* b, const s32* ids, u8* out, s64 n_bytes
 RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_bytes),
            restore_kernel(*b, ids, in, n_bytes))
 
-// What the host that allocates must know: `SIZES` in `../build.py`.
-#if defined(RLB_GRID)
-#define RLB_SIZES extern "C" __attribute__((visibility("default"))) const s32 rlb_sizes[]
-#else
-#define RLB_SIZES extern "C" __device__ const s32 rlb_sizes[]
-#endif
-RLB_SIZES = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
-             sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
-             sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot)};
+// What the host that allocates must know, for one thread: `SIZES` in `../build.py`.
+RLB_FN void sizes_kernel(s32* out) {
+  const s32 sizes[] = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
+                       sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
+                       sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot)};
+  for (s32 size : sizes) *out++ = size;
+}
+RLB_KERNEL(rlb_sizes, (s32* out), sizes_kernel(out))
 
 #if defined(RLB_GRID)
 extern "C" __attribute__((visibility("default"))) void rlb_counts(u64* out) {
