@@ -8,8 +8,8 @@ the console: four per step. Three uses:
 - `agent`: the same, and a Nature CNN (bfloat16, channels last) chooses the actions.
 
 Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
-environment beside its observation, registers and bytes of local memory of each kernel, and the
-seconds that it takes per step.
+environment beside its observation, registers and bytes of local memory of each kernel, the
+seconds that it takes per step, and what a CUDA graph of agent and environment gains.
 
 JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS`, over all games for
 `observations` and over `sweep_games` for the other uses.
@@ -114,6 +114,40 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
     return figure
 
 
+@torch.no_grad()
+def graph_gain(game: str, n_envs: int, config: Config) -> float:
+    """Returns how many times faster agent and environment step as a CUDA graph than without one."""
+    env = AtariEnv(game, n_envs, device=config.device, seed=0, decorrelate_steps=8)
+    observation, _ = env.reset()
+    act = actor(env, "agent", config.device)
+    static = observation.clone()
+
+    def step() -> None:
+        _, (following, _) = env.step(act(static))
+        static["frame"].copy_(following["frame"])
+
+    def seconds(run: Callable[[], None]) -> float:
+        torch.cuda.synchronize(config.device)
+        started = time.perf_counter()
+        for _ in range(config.n_steps):
+            run()
+        torch.cuda.synchronize(config.device)
+        return time.perf_counter() - started
+
+    side = torch.cuda.Stream(config.device)
+    side.wait_stream(torch.cuda.current_stream(config.device))
+    with torch.cuda.stream(side):
+        for _ in range(3):  # Libraries allocate before a capture.
+            step()
+    torch.cuda.current_stream(config.device).wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    ratios = [seconds(step) / seconds(graph.replay) for _ in range(config.rounds)]
+    env.close()
+    return statistics.median(ratios)
+
+
 def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     """Returns the seconds that each kernel takes per step, with observations."""
     env = AtariEnv(game, config.n_envs, device=config.device, seed=0, decorrelate_steps=8)
@@ -169,6 +203,9 @@ def main(config: Config) -> None:
     cases = [("observations", game, config.n_envs) for game in config.games]
     cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
     cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
+    for n_envs in (32, 1024, config.n_envs):
+        gain = graph_gain(config.sweep_games[0], n_envs, config)
+        report.figure(f"graph_gain/{config.sweep_games[0]}/{n_envs}", gain)
     figures: dict[tuple[str, str, int], float] = {}
     for use, game, n_envs in dict.fromkeys(cases):
         figure = figures[use, game, n_envs] = frames_per_second(game, n_envs, use, config)

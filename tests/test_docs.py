@@ -28,7 +28,7 @@ PAGES = {
 # Pages that are prose. Every other page has code, and all of it is executed.
 PROSE = {"docs/changelog.md", "docs/design.md"} | {p for p in PAGES if p.startswith("docs/api/")}
 # How many blocks need a GPU, by page: one that is skipped is known to be.
-N_GPU_BLOCKS = {"docs/devices.md": 1, "docs/gpu.md": 1}
+N_GPU_BLOCKS = {"docs/devices.md": 1, "docs/gpu.md": 2}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*$")
 LANGUAGES = {"python", "text", "console"}

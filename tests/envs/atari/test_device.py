@@ -6,6 +6,7 @@ and cooperation of threads.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -179,6 +180,25 @@ def test_a_batcher_acquires(make: MakeEnv) -> None:
     assert found["observation/frame"].dtype == torch.uint8
     assert found["observation/frame"].device == probe.device
     assert expected["_observation/done"].any()
+    for key in expected.keys():
+        assert torch.equal(found[key].cpu(), expected[key]), key
+
+
+def create_in_a_worker(n_envs: int, seed: int, device: str) -> AtariEnv:
+    os.environ[build.GRID_VARIABLE] = "1"  # Of the worker's process.
+    return AtariEnv("pong", n_envs, device=device, seed=seed, max_num_frames_per_episode=20)
+
+
+@pytest.mark.parametrize("where", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_batcher_acquires_in_a_process(where: str) -> None:
+    env_args = {"n_envs": 4, "device": where}
+    with RL_Batcher(
+        6, Walker, {}, create_in_a_worker, env_args, n_processes=1, seeds=3, device=where
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        found = batcher.get()[0].trajectories
+    expected = acquired(AtariEnv, torch.device("cpu"))
     for key in expected.keys():
         assert torch.equal(found[key].cpu(), expected[key]), key
 
