@@ -83,11 +83,12 @@ class DeviceBatch(Batch):
         self.device = device
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = build.device_kernels(self._in_turn, device)
-        self._host: dict[int, NativeBatch] = {}
         self._is_open = True
         known = self._known_resets()
         self._allocate(sum(len(rows) for rows in known))
-        self._batches, first = [], self.n_envs
+        self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
+        self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
+        first = self.n_envs
         for i, (game, rows) in enumerate(zip(self._in_turn, known, strict=True)):
             self._batches.append(self._describe(i, game, first, len(rows)))
             if len(rows):
@@ -151,7 +152,7 @@ class DeviceBatch(Batch):
         }
         tensors |= {**self._shared, "logs": self._logs[number], "ring": self._ring, **self.results}
         tensors["errors"] = self._errors
-        self._kept = [*getattr(self, "_kept", []), tensors]
+        self._kept.append(tensors)
         described = _DeviceBatch(
             **{name: tensor.data_ptr() or None for name, tensor in tensors.items()},
             n_envs=self.n_envs,
@@ -181,8 +182,7 @@ class DeviceBatch(Batch):
         """Releases the memory."""
         self._is_open = False
         self._shared, self._batches, self._kept, self._logs = {}, [], [], []
-        for batch in self._host.values():
-            batch.close()
+        self._ring, self.results = self._bytes(0, 0), {}
 
     # --- Kernels; none of these waits. ---
 
@@ -251,7 +251,7 @@ class DeviceBatch(Batch):
     def _on_host(self, ids: list[int]) -> NativeBatch:
         """Returns a batch of the native library with these environments."""
         batch = NativeBatch([self.game_of[i] for i in ids], len(ids), self.settings, 1)
-        batch.actions = self.actions
+        batch.actions = self.actions  # What a state's header is checked against.
         batch.restore(list(range(len(ids))), self.save(ids))
         return batch
 
