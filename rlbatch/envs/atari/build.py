@@ -333,9 +333,9 @@ def device_kernels(games: Sequence[Game], device: torch.device) -> list[Kernels]
     return [_cuda_kernels(defines(game, ring), device) for game in games]
 
 
-def defines(game: Game, ring: int = _RING) -> tuple[str, ...]:
-    """Returns the compiler's options for the kernels of a game."""
-    cart = CARTS.index(game.cart)
+def defines(game: Game, ring: int | None = None) -> tuple[str, ...]:
+    """Returns the compiler's options for the kernels of a game; in a batch of its own if None."""
+    cart, ring = CARTS.index(game.cart), ring or _RINGS.get(game.name, _RING)
     return (f"-DRLB_CART={cart}", f"-DRLB_RULE={game.rule}", f"-DRLB_RING={ring}")
 
 
