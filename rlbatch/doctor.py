@@ -51,7 +51,7 @@ def check_library() -> Finding:
     """The native library, or a compiler that can make it."""
     try:
         build.load()
-        return Finding(True, str(build.library_path()))
+        return Finding(True, str(build.host_library()))
     except build.BuildError as error:
         return Finding(False, str(error), "apt install g++, or conda install cxx-compiler")
 

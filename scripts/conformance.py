@@ -293,7 +293,7 @@ def run_cases(
         library: File of the host library; by default one made of the sources as they are now.
     """
     # All of them run the same, even if the sources change meanwhile.
-    library = library or build.library_path()
+    library = library or build.host_library()
     # Children come from a server that has imported the slow part; it has the environment of now.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["ale_py", "benchmarks.report", "rlbatch.envs.atari", "tyro"])
@@ -320,7 +320,7 @@ class _Child:
     """A process that compares one case, seen from outside."""
 
     context: Any
-    library: Path
+    host_library: Path
     case: Case
     folder: Path
     timeout_s: float | None
@@ -330,7 +330,9 @@ class _Child:
         self._log = tempfile.NamedTemporaryFile(dir=self.folder, suffix=".log")
         self.connection, theirs = self.context.Pipe(duplex=False)
         self._process = self.context.Process(
-            target=_run_child, args=(self.case, self.library, theirs, self._log.name), daemon=True
+            target=_run_child,
+            args=(self.case, self.host_library, theirs, self._log.name),
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -466,7 +468,7 @@ def main(config: Config) -> int:
         os.environ["RLBATCH_ATARI_TRANSLATE"] = "0"
     if config.sanitize:
         use_sanitizers()
-    library = build.library_path()
+    library = build.host_library()
     report = Report("conformance", ["part", "ROMs", "frames", "resets", "failures"])
     failures = []
     for name, cases in parts(config).items():

@@ -137,7 +137,11 @@ class DeviceBatch(Batch):
         return len(range(game, self.n_envs, len(self._in_turn)))
 
     def _describe(self, number: int, game: Game, first_known: int, n_known: int) -> torch.Tensor:
-        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
+        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to.
+
+        Raises:
+            BuildError: The kernels know another `DeviceBatch`.
+        """
         rom = read_rom(game)
         spec: GameSpec = game_spec(game, len(rom), self.actions, self.settings)
         image = rom * 2 if game.cart == "2K" else rom
@@ -162,7 +166,11 @@ class DeviceBatch(Batch):
             first_known=first_known,
             n_known=n_known,
         )
-        assert ctypes.sizeof(described) == self._kernels[0].sizes["DeviceBatch"]
+        expected, found = ctypes.sizeof(described), self._kernels[0].sizes["DeviceBatch"]
+        if expected != found:
+            raise build.BuildError(
+                f"device.cu: expected a DeviceBatch of {expected} bytes, as here, got {found}"
+            )
         return self.uploaded(np.frombuffer(bytes(described), np.uint8))
 
     def _resize(self, game: Game) -> bytes:

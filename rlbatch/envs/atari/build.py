@@ -122,7 +122,7 @@ def load() -> ctypes.CDLL:
     Raises:
         BuildError: There is neither a library nor a compiler, or one of them does not work.
     """
-    path = library_path()
+    path = host_library()
     try:
         library = ctypes.CDLL(str(path))
         for name, (result, *arguments) in _signatures().items():
@@ -133,7 +133,7 @@ def load() -> ctypes.CDLL:
     return library
 
 
-def library_path() -> Path:
+def host_library() -> Path:
     """Returns the file of the host library: named, packaged, cached or compiled now.
 
     Raises:

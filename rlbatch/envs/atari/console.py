@@ -420,8 +420,8 @@ class Console:
 
     def saveScreenPNG(self, path: str | os.PathLike) -> None:
         """Writes the screen as a PNG file, each pixel twice as wide as it is high, as on a set."""
-        image = self.getScreenRGB()
-        assert image is not None
+        image = np.empty((*self.getScreenDims(), 3), np.uint8)
+        self.getScreenRGB(image)
         Path(path).write_bytes(_png(image.repeat(2, axis=1)))
 
     def getRAMSize(self) -> int:
@@ -521,13 +521,12 @@ class Console:
         return int(self._library_for(field.name).rlb_console_get(self._handle, field))
 
     def _library_for(self, what: str) -> Any:
-        if self._handle is None:
-            raise CallOrderError(f"{what}: expected loadROM to be called first, got no ROM")
+        self._loaded(what)
         return self._library
 
     def _loaded(self, what: str) -> Game:
-        self._library_for(what)
-        assert self._game is not None
+        if self._game is None:
+            raise CallOrderError(f"{what}: expected loadROM to be called first, got no ROM")
         return self._game
 
 

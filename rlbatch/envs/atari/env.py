@@ -303,16 +303,15 @@ class AtariEnv(VecEnv):
 
 
 def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
-    if (game is None) == (games is None):
+    if game is None and games is not None:
+        if isinstance(games, str) or not games:
+            raise ValueError(f"games: expected a list of names, got {games!r}")
+        return games
+    if game is None or games is not None:
         raise ValueError(f"game: expected either game or games, got {game!r} and {games!r}")
-    if game is not None:
-        if not isinstance(game, str):
-            raise TypeError(f"game: expected a name, got {game!r}; several are `games`")
-        return [game]
-    assert games is not None
-    if isinstance(games, str) or not games:
-        raise ValueError(f"games: expected a list of names, got {games!r}")
-    return games
+    if not isinstance(game, str):
+        raise TypeError(f"game: expected a name, got {game!r}; several are `games`")
+    return [game]
 
 
 def _settings(options: dict[str, Any]) -> Settings:

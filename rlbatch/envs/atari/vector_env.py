@@ -334,19 +334,24 @@ class AtariVectorEnv(VectorEnv):
         infos = {"env_id": ids.copy(), **{name: rows[name] for name in _INFOS}}
         observations = self._observations[ids] if self._is_async else self._observations
         done = rows["terminated"] | rows["truncated"]
-        if self._is_same_step and done.any():
-            infos["final_obs"] = self._final(ids, has_ended, observations, done & ~has_ended)
+        if self._after is not None and done.any():
+            lost = done & ~has_ended
+            infos["final_obs"] = self._final(self._after, ids, has_ended, observations, lost)
         return observations, rows["reward"], rows["terminated"], rows["truncated"], infos
 
     def _final(
-        self, ids: np.ndarray, has_ended: np.ndarray, observations: np.ndarray, lost: np.ndarray
+        self,
+        after: np.ndarray,
+        ids: np.ndarray,
+        has_ended: np.ndarray,
+        observations: np.ndarray,
+        lost: np.ndarray,
     ) -> np.ndarray:
         """Returns the last observations of episodes; where a life was `lost`, the game goes on."""
-        assert self._after is not None
-        final = self._after
+        final = after
         if self._is_async:
             final = np.zeros((self.batch_size, *self._batch.shape[1:]), np.uint8)
-            final[has_ended] = self._after[ids[has_ended]]
+            final[has_ended] = after[ids[has_ended]]
         if lost.any():
             final[lost] = observations[lost]
         return final

@@ -108,10 +108,12 @@ def palette_image(picture: np.ndarray) -> Any:
 
     Raises:
         ImportError: Pillow is not installed; the message says how to.
+        ValueError: It has more colours.
     """
     packed = picture.astype(np.uint32) @ np.array([1 << 16, 1 << 8, 1], np.uint32)
     colours, places = np.unique(packed, return_inverse=True)
-    assert len(colours) <= 256
+    if len(colours) > 256:
+        raise ValueError(f"picture: expected at most 256 colours, got {len(colours)}")
     image = _require("PIL.Image").fromarray(places.reshape(packed.shape).astype(np.uint8))
     image.putpalette(colours.astype(">u4").view(np.uint8).reshape(-1, 4)[:, 1:].tobytes())
     return image

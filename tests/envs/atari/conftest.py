@@ -16,7 +16,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         here in one.path.parents for one in session.items
     ):
         with contextlib.suppress(build.BuildError):  # The tests say so themselves.
-            build.library_path()
+            build.host_library()
 
 
 @pytest.fixture

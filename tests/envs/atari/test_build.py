@@ -40,10 +40,10 @@ def compiled(tmp_path: Path) -> list[Path]:
 
 
 def test_a_library_is_compiled_once_and_said_so_once(compiler, tmp_path, caplog):
-    path = build.library_path()
+    path = build.host_library()
     assert path.read_bytes() == (build.NATIVE / "host.cpp").read_bytes()
     assert compiled(tmp_path) == [path]
-    assert build.library_path() == path
+    assert build.host_library() == path
     assert [record.message for record in caplog.records] == [
         f"compiling the Atari core, once, to {path}"
     ]
@@ -79,7 +79,7 @@ def test_compiler_flags_and_processor_count_for_the_key(compiler, monkeypatch):
 def test_a_compiler_that_fails_leaves_nothing_and_is_quoted(compiler, tmp_path):
     compiler(action='echo "console.h:1: too hard" >&2; exit 3')
     with pytest.raises(BuildError, match=r"(?s)-O2.*got exit status 3\n.*console\.h:1: too hard"):
-        build.library_path()
+        build.host_library()
     assert compiled(tmp_path) == []
 
 
@@ -87,20 +87,20 @@ def test_without_a_compiler_the_message_says_what_to_install(compiler, monkeypat
     monkeypatch.setenv("CXX", "")
     monkeypatch.setenv("PATH", "/nonexistent")
     with pytest.raises(BuildError, match=r"c\+\+, g\+\+, clang\+\+.*got neither; .*apt install"):
-        build.library_path()
+        build.host_library()
 
 
 def test_a_cache_that_cannot_be_written_is_named(compiler, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
     with pytest.raises(BuildError, match="/dev/null/rlbatch: expected a folder .*XDG_CACHE_HOME"):
-        build.library_path()
+        build.host_library()
 
 
 def test_a_packaged_library_comes_before_the_compiler(compiler, tmp_path, monkeypatch):
     monkeypatch.setattr(build, "NATIVE", tmp_path)
     packaged = tmp_path / "librlbatch_atari_any.so"
     packaged.touch()
-    assert build.library_path() == packaged
+    assert build.host_library() == packaged
 
 
 def test_the_best_packaged_library_that_the_processor_runs_is_taken(tmp_path, monkeypatch):
@@ -119,7 +119,7 @@ def test_the_best_packaged_library_that_the_processor_runs_is_taken(tmp_path, mo
 def test_the_environment_names_another_library(compiler, tmp_path, monkeypatch):
     other = tmp_path / "other.so"
     monkeypatch.setenv(build.LIBRARY_VARIABLE, str(other))
-    assert build.library_path() == other
+    assert build.host_library() == other
     with pytest.raises(BuildError, match=r"other\.so: expected a library of this version"):
         build.load.__wrapped__()
     other.write_text("no library")

@@ -72,32 +72,32 @@ class Native:
     """The headers, compiled one way. Arrays in, arrays out."""
 
     def __init__(self, path: Path):
-        self.library = ctypes.CDLL(str(path))
-        self.library.gray_of.restype = self.library.rgb_of.restype = ctypes.c_uint8
+        self.compiled = ctypes.CDLL(str(path))
+        self.compiled.gray_of.restype = self.compiled.rgb_of.restype = ctypes.c_uint8
         self.shape = (0, 0)
 
     def build(self, height, size):
         self.shape = size
-        return bool(self.library.build(height, *size))
+        return bool(self.compiled.build(height, *size))
 
     def gray(self, a, b=None, lut=None):
         pooled, out = np.empty_like(a), np.empty(self.shape, np.uint8)
-        self.library.gray(*map(pointer, (a, b, lut, pooled, out)))
+        self.compiled.gray(*map(pointer, (a, b, lut, pooled, out)))
         return out, pooled
 
     def rgb(self, a, b, is_pal):
         pooled, out = np.empty((3, *a.shape), np.uint8), np.empty((*self.shape, 3), np.uint8)
-        self.library.rgb(pointer(a), pointer(b), is_pal, pointer(pooled), pointer(out))
+        self.compiled.rgb(pointer(a), pointer(b), is_pal, pointer(pooled), pointer(out))
         return out, pooled
 
     def pixels(self, a, b=None, lut=None):
         out = np.empty(self.shape, np.uint8)
-        self.library.pixels(*map(pointer, (a, b, lut, out)))
+        self.compiled.pixels(*map(pointer, (a, b, lut, out)))
         return out
 
     def palette(self, is_pal):
-        gray = [self.library.gray_of(is_pal, i) for i in range(256)]
-        rgb = [[self.library.rgb_of(is_pal, i, c) for c in range(3)] for i in range(256)]
+        gray = [self.compiled.gray_of(is_pal, i) for i in range(256)]
+        rgb = [[self.compiled.rgb_of(is_pal, i, c) for c in range(3)] for i in range(256)]
         return np.array(gray, np.uint8), np.array(rgb, np.uint8)
 
 
@@ -240,7 +240,7 @@ def test_an_image_is_resized_as_opencv_does_it(native, height, size):
 def test_the_usual_sizes_have_a_fast_path(native, height):
     for size in [(84, 84), (64, 64), (96, 80), (height, WIDTH)]:
         assert native.build(height, size)
-        assert native.library.has_fast_path()
+        assert native.compiled.has_fast_path()
 
 
 @pytest.mark.parametrize("size", ODD_SIZES)
@@ -306,7 +306,7 @@ def test_a_palette_is_applied_to_any_number_of_pixels(native, n_pixels):
     lut = np.random.default_rng(0).permutation(256).astype(np.uint8)
     screen = np.random.default_rng(1).integers(0, 256, n_pixels + 1, dtype=np.uint8)
     out = np.zeros(n_pixels + 1, np.uint8)
-    native.library.pooled(pointer(screen), None, pointer(lut), n_pixels, pointer(out))
+    native.compiled.pooled(pointer(screen), None, pointer(lut), n_pixels, pointer(out))
     np.testing.assert_array_equal(out, [*lut[screen[:n_pixels]], 0])
 
 
@@ -349,6 +349,6 @@ def test_odd_indices_are_the_gray_of_colour_loss_on_pal_only(native):
 def test_the_variants_differ(native, request):
     variant = request.node.callspec.params["native"]
     lanes = {"portable": (1,), "avx2": (8,), "native": (1, 8, 16)}
-    assert native.library.n_lanes() in lanes[variant]
+    assert native.compiled.n_lanes() in lanes[variant]
     if platform.machine() == "x86_64" and variant == "native" and has_avx2():
-        assert native.library.n_lanes() > 1
+        assert native.compiled.n_lanes() > 1
