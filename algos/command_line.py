@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 import tyro
 
 from algos import checkpoints
-from algos.environments import reward_threshold
+from algos.environments import frames_per_step, is_atari, reward_threshold
 
 
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """What a run needs whatever the algorithm is; an algorithm's `Config` adds its own."""
 
+    atari: ClassVar[dict[str, Any]] = {}
+    """Options whose defaults are others for Atari games."""
+
     env_id: str = "CartPole-v1"
-    """Environment, as registered with Gymnasium, or module:id."""
+    """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as
+    PongNoFrameskip-v4, or ALE/Pong-v5 with sticky actions."""
     seed: int = 0
     """Everything random in the run follows from this number."""
     total_steps: int = 1_000_000
@@ -49,7 +53,14 @@ class RunConfig:
     """The run's folder: checkpoint, config, logs and curve. None is
     runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
     checkpoint_every: int = 50
-    """Iterations from one checkpoint to the next; there is also one at the end."""
+    """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
+    log-every."""
+    log_every: int = 1
+    """Iterations that a row of the log is about."""
+    track: bool = False
+    """Whether the log goes to Weights & Biases as well."""
+    capture_video: bool = False
+    """Whether an episode of the final weights is written to episode.mp4."""
     resume: str | None = None
     """Checkpoint or folder of a run to continue; its options hold where none are given here."""
     evaluate: str | None = None
@@ -63,11 +74,26 @@ class RunConfig:
                 f"n_envs: expected a multiple of n_processes ({self.n_processes}), "
                 f"got {self.n_envs}"
             )
+        if self.checkpoint_every % self.log_every:
+            raise ValueError(
+                f"checkpoint_every: expected a multiple of log_every ({self.log_every}), "
+                f"got {self.checkpoint_every}"
+            )
 
     @property
     def n_envs_per_process(self) -> int:
         """How many environments each process of the training batcher has."""
         return self.n_envs // max(self.n_processes, 1)
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Of the weights."""
+        return 1
+
+    @property
+    def frames_per_step(self) -> int:
+        """Frames of an emulator per step; 1 where there is none."""
+        return frames_per_step(self.env_id)
 
     @property
     def target(self) -> float:
@@ -84,7 +110,8 @@ C = TypeVar("C", bound=RunConfig)
 def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = None) -> C:
     """Reads the command line.
 
-    With `--resume` or `--evaluate` the options of that run take the place of the defaults.
+    With `--resume` or `--evaluate` the options of that run take the place of the defaults, with an
+    Atari game `config_type.atari` does.
 
     Args:
         config_type: The algorithm's `Config`.
@@ -92,11 +119,23 @@ def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = Non
         args: The command line; None for the program's own.
     """
     program = f"python -m algos.{algorithm}"
-    config = tyro.cli(config_type, prog=program, args=args)
-    path = config.resume or config.evaluate
-    if path is None:
-        return config
-    saved = checkpoints.load(path, algorithm)["config"]
-    here = {"checkpoint_dir": None, "resume": config.resume, "evaluate": config.evaluate}
-    default = config_type(**{**saved, **here})
+    basis, _ = tyro.cli(_Basis, args=args, return_unknown_args=True, add_help=False)
+    path = basis.resume or basis.evaluate
+    if path is not None:
+        saved = checkpoints.load(path, algorithm)["config"]
+        here = {"checkpoint_dir": None, "resume": basis.resume, "evaluate": basis.evaluate}
+        default = config_type(**{**saved, **here})
+    elif basis.env_id and is_atari(basis.env_id):
+        default = config_type(**config_type.atari, env_id=basis.env_id)
+    else:
+        default = config_type()
     return tyro.cli(config_type, prog=program, args=args, default=default)
+
+
+@dataclasses.dataclass
+class _Basis:
+    """The options that decide on the defaults of the others."""
+
+    env_id: str | None = None
+    resume: str | None = None
+    evaluate: str | None = None

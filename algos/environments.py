@@ -1,4 +1,4 @@
-"""Gymnasium environments for the examples, and the seeds of their episodes.
+"""Gymnasium and Atari environments for the examples, and the seeds of their episodes.
 
 NOTE [ seeds of episodes ]
 
@@ -11,6 +11,7 @@ evaluation never sees an episode of the training.
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from typing import Any
 
@@ -21,6 +22,8 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlbatch import DictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
+from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.base import Observation
 from rlbatch.errors import DeviceLike
 from rlbatch.seeding import derived_seed
 
@@ -59,12 +62,16 @@ def create_env(
     """Creates a batch of environments for `RL_Batcher(create_env=...)`.
 
     Args:
-        env_id: As registered with Gymnasium, or `module:id`.
+        env_id: As registered with Gymnasium, or `module:id`; Atari games need not be registered.
         n_envs: How many.
-        device: Where observations are and actions come from; the environments run on the CPU.
+        device: Where observations are and actions come from. Atari games run there, all others on
+            the CPU.
         seed: Used where a reset brings none.
         autoreset: Start the next episode when one ends.
     """
+    if is_atari(env_id):
+        games = create_atari(env_id, n_envs, device, seed)
+        return games if autoreset else UntilDone(games)
     kind = GymEnvInf if autoreset else GymEnv
     env = kind([make_gym(env_id) for _ in range(n_envs)], seed)
     if torch.device(device).type == "cpu":
@@ -72,9 +79,72 @@ def create_env(
     return DeviceEnv(env, from_device="cpu", to_device=device)
 
 
-def make_gym(env_id: str) -> gymnasium.Env:
+_ATARI_ID = re.compile(r"ALE/\w+-v5|\w+NoFrameskip-v4")
+
+
+def is_atari(env_id: str) -> bool:
+    """Returns whether this is an Atari game, such as `ALE/Pong-v5` or `PongNoFrameskip-v4`."""
+    return _ATARI_ID.fullmatch(env_id) is not None
+
+
+def frames_per_step(env_id: str) -> int:
+    """Returns how many frames of an emulator a step is; 1 where there is none."""
+    return 4 if is_atari(env_id) else 1
+
+
+def create_atari(env_id: str, n_envs: int, device: DeviceLike, seed: int) -> AtariEnv:
+    """Creates Atari games with the usual preprocessing, whose episodes are whole games.
+
+    Where Gymnasium's environment of that name has sticky actions (those of version 5, with
+    probability 0.25), so do these.
+    """
+    sticky = 0.25 if env_id.startswith("ALE/") else 0.0
+    return AtariEnv(env_id, n_envs, device, seed, repeat_action_probability=sticky)
+
+
+class UntilDone(VecEnv):
+    """Plays one episode in each environment of a batch that resets itself.
+
+    Environments whose episode has ended play on, with their first action, where nobody looks.
+
+    Args:
+        env: With `autoreset`; owned from here on.
+    """
+
+    def __init__(self, env: VecEnv):
+        self._env = env
+        self._running = torch.empty(0, dtype=torch.int64)
+        self.device = env.device
+        self.observation_space, self.action_space = env.observation_space, env.action_space
+
+    def n_envs(self) -> int:
+        """Returns the number of environments."""
+        return self._env.n_envs()
+
+    def reset(self, env_info: DictTensor | None = None) -> Observation:
+        """Starts an episode in every environment; see `VecEnv.reset`."""
+        observation, self._running = self._env.reset(env_info)
+        return observation, self._running
+
+    def step(self, action: DictTensor) -> tuple[Observation, Observation]:
+        """Steps the running environments; see `VecEnv.step`."""
+        ran = self._running
+        chosen = action["action"]
+        actions = chosen.new_zeros(self.n_envs(), *chosen.shape[1:])
+        actions[ran] = chosen
+        (after, _), (following, _) = self._env.step(DictTensor({"action": actions}))
+        after = after.index(ran)
+        self._running = ran[~after["done"]]
+        return (after, ran), (following.index(self._running), self._running)
+
+    def close(self) -> None:
+        """Closes the environments."""
+        self._env.close()
+
+
+def make_gym(env_id: str, render_mode: str | None = None) -> gymnasium.Env:
     """Makes one environment with observations [n] and, where they are real, clipped actions."""
-    env = gymnasium.make(env_id, disable_env_checker=True)
+    env = gymnasium.make(env_id, disable_env_checker=True, render_mode=render_mode)
     if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
         env = gymnasium.wrappers.FlattenObservation(env)
     if isinstance(env.action_space, spaces.Box):
@@ -105,8 +175,8 @@ class SeedInOptions(gymnasium.Wrapper):
 
 
 def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:
-    """Returns the observation space (its shape is [n]) and the action space."""
-    env = make_gym(env_id)
+    """Returns the observation space, of shape [n] or [stack, height, width], and the action space."""
+    env = create_atari(env_id, 1, "cpu", 0) if is_atari(env_id) else make_gym(env_id)
     env.close()
     return env.observation_space, env.action_space
 
@@ -127,6 +197,8 @@ def time_limit(env_id: str) -> int:
 
 def reward_threshold(env_id: str) -> float | None:
     """Returns the mean return at which the environment counts as solved, if it names one."""
+    if is_atari(env_id):
+        return None
     return _spec_of(env_id).reward_threshold
 
 

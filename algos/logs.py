@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -57,23 +57,29 @@ class Log:
         folder: The run's.
         total_steps: Where the progress bar ends, in environment steps.
         step: Where the run starts: 0, or where it is resumed.
+        track: Whether what goes to TensorBoard goes to Weights & Biases as well.
+
+    Raises:
+        ImportError: It is to, and its package is not installed.
     """
 
-    def __init__(self, folder: Path, total_steps: int, step: int = 0):
+    def __init__(self, folder: Path, total_steps: int, step: int = 0, track: bool = False):
         self._folder, self._start = folder, step
         self._tables: dict[str, Table] = {}
+        self._tracked = _track(folder) if track else None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
         console = Console()
         self._progress = Progress(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
             TextColumn("steps  return {task.fields[latest]}  score {task.fields[score]}"),
+            TextColumn("{task.fields[speed]}"),
             TimeRemainingColumn(),
             console=console,
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(
-            "", total=total_steps, completed=step, latest="-", score="-"
+            "", total=total_steps, completed=step, latest="-", score="-", speed=""
         )
         self._progress.start()
 
@@ -94,7 +100,7 @@ class Log:
             self._writer.add_scalar(name, figure, step)
 
     def show(self, step: int, **fields: str) -> None:
-        """Updates the live line: `latest` is the return in training, `score` the evaluation's."""
+        """Updates the live line: `latest` return in training, `score` of evaluations, `speed`."""
         self._progress.update(self._task, completed=step, **fields)
 
     def say(self, text: str) -> None:
@@ -107,9 +113,24 @@ class Log:
         self._writer.close()
         for table in self._tables.values():
             table.close()
+        if self._tracked:
+            self._tracked.finish()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _track(folder: Path) -> Any:
+    """Starts a run of Weights & Biases that follows TensorBoard's.
+
+    Raises:
+        ImportError: The package is not installed.
+    """
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError("track: expected the package wandb, got none; pip install wandb") from error
+    return wandb.init(project="rlbatch", name=folder.name, dir=str(folder), sync_tensorboard=True)

@@ -1,18 +1,18 @@
-"""Small networks."""
+"""Small networks, and the features of an observation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
-from torch import nn
+import torch
+from gymnasium import spaces
+from torch import Tensor, nn
 
 
 def linear(n_inputs: int, n_outputs: int, gain: float = 1.0) -> nn.Linear:
     """Returns a linear layer with orthogonal weights, scaled by `gain`, and zero bias."""
-    layer = nn.Linear(n_inputs, n_outputs)
-    nn.init.orthogonal_(layer.weight, gain)
-    nn.init.zeros_(layer.bias)
-    return layer
+    return _orthogonal(nn.Linear(n_inputs, n_outputs), gain)
 
 
 def mlp(n_inputs: int, hidden_size: int) -> nn.Sequential:
@@ -23,3 +23,67 @@ def mlp(n_inputs: int, hidden_size: int) -> nn.Sequential:
         linear(hidden_size, hidden_size, gain=math.sqrt(2)),
         nn.Tanh(),
     )
+
+
+def encoder(observation_space: spaces.Box, hidden_size: int) -> nn.Module:
+    """Returns a module from observations to features [..., hidden_size].
+
+    Args:
+        observation_space: Of shape [n], for an MLP, or [stack, height, width] uint8, for a
+            `NatureCNN`.
+        hidden_size: Of the features.
+
+    Raises:
+        ValueError: The observations are neither.
+    """
+    shape = observation_space.shape
+    if len(shape) == 1:
+        return mlp(shape[0], hidden_size)
+    if len(shape) == 3 and observation_space.dtype == "uint8":
+        return NatureCNN(shape, hidden_size)
+    raise ValueError(
+        f"observation_space: expected [n] or [stack, height, width] uint8, got {observation_space}"
+    )
+
+
+class NatureCNN(nn.Module):
+    """The convolutions of DQN, and one linear layer.
+
+    Weights and activations are channels-last, which convolutions on CPUs and tensor cores prefer.
+
+    Args:
+        shape: [stack, height, width] of an observation.
+        hidden_size: Of the features; 512 in the source.
+
+    Source:
+        Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015,
+        "Model architecture" in the methods.
+    """
+
+    def __init__(self, shape: Sequence[int], hidden_size: int):
+        super().__init__()
+        gain = math.sqrt(2)
+        convolutions = nn.Sequential(
+            _orthogonal(nn.Conv2d(shape[0], 32, kernel_size=8, stride=4), gain),
+            nn.ReLU(),
+            _orthogonal(nn.Conv2d(32, 64, kernel_size=4, stride=2), gain),
+            nn.ReLU(),
+            _orthogonal(nn.Conv2d(64, 64, kernel_size=3, stride=1), gain),
+            nn.ReLU(),
+            nn.Flatten(),
+        )
+        with torch.no_grad():
+            n_features = convolutions(torch.zeros(1, *shape)).shape[-1]
+        self.layers = convolutions.extend([linear(n_features, hidden_size, gain), nn.ReLU()])
+        self.layers.to(memory_format=torch.channels_last)
+
+    def forward(self, frame: Tensor) -> Tensor:
+        """Returns features [..., hidden_size] of frames [..., stack, height, width] uint8."""
+        frames = frame.flatten(0, -4).contiguous(memory_format=torch.channels_last)
+        return self.layers(frames / 255).unflatten(0, frame.shape[:-3])
+
+
+def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:
+    nn.init.orthogonal_(layer.weight, gain)
+    nn.init.zeros_(layer.bias)
+    return layer

@@ -1,12 +1,21 @@
-"""One training run: what happens around the learning, the same for every algorithm."""
+"""One training run: what happens around the learning, the same for every algorithm.
+
+NOTE [ segments ]
+
+Environments that reset themselves are in the middle of an episode when a checkpoint is written, and
+what is in them is not saved. So all of them begin anew, with new seeds, after every
+`checkpoint_every` iterations: a run that is resumed there goes on as the one that was never
+interrupted did.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,6 +28,7 @@ from algos.environments import Episodes
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log
+from algos.videos import record_episode
 from algos.reproducibility import get_generators, set_generators
 from rlbatch import RL_Agent, TemporalDictTensor
 
@@ -55,32 +65,39 @@ class Run:
         model: What is trained.
         optimizer: What trains it.
         create_agent: Returns an agent for an evaluation; called with `device`.
+        others: What else a checkpoint holds, by name; each has `state_dict` and `load_state_dict`.
 
     Attributes:
         iteration: Updates of the weights so far.
+        begins_segment, ends_segment: See NOTE [ segments ].
         n_steps: Environment steps in training so far.
         solved: Whether `config.target` has been reached.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a checkpoint holds
         self,
         algorithm: str,
         config: RunConfig,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         create_agent: Callable[..., RL_Agent],
+        others: Mapping[str, Any] | None = None,
     ):
         self.algorithm, self.config = algorithm, config
+        self._others = dict(others or {})
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         if config.resume:
             self._restore(checkpoints.load(config.resume, algorithm))
+        self._first_iteration = self.iteration
         self.folder = open_folder(algorithm, config)
         self._target = config.target
-        self._evaluation = Evaluation(config, create_agent)
+        self._averages = Averages()
+        self._create_agent, self._evaluation = create_agent, Evaluation(config, create_agent)
+        self._latest = "-"
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
         self._final: tuple[int, Score] | None = None
-        self._log = Log(self.folder, config.total_steps, self.n_steps)
+        self._log = Log(self.folder, config.total_steps, self.n_steps, config.track)
         self._started = time.perf_counter()
 
     @property
@@ -93,18 +110,29 @@ class Run:
         """Whether the training has come to its end."""
         return self.solved or self.n_steps >= self.config.total_steps
 
+    @property
+    def begins_segment(self) -> bool:
+        """Whether environments that reset themselves are to begin anew."""
+        is_first = self.iteration == self._first_iteration
+        return is_first or self.iteration % self.config.checkpoint_every == 0
+
+    @property
+    def ends_segment(self) -> bool:
+        """Whether the iteration that is under way is the last one of a segment."""
+        return (self.iteration + 1) % self.config.checkpoint_every == 0
+
     def report(self, steps: TemporalDictTensor, figures: Mapping[str, float | Tensor]) -> None:
         """Counts an update, logs it, and evaluates and saves when it is time.
 
         Args:
-            steps: [B, T, ...], what was acquired for the update.
+            steps: [B, T, ...], what was acquired since the last update.
             figures: To log beside returns and speed, by names such as `losses/policy`.
         """
         self.iteration += 1
         self.n_steps += int(steps.lengths.sum())
-        charts = {**episode_charts(steps), "charts/SPS": self.n_steps / self.seconds}
-        self._log.write("training", self.n_steps, self.seconds, {**charts, **figures})
-        self._log.show(self.n_steps, latest=f"{charts['charts/episodic_return']:.1f}")
+        self._averages.add(steps, figures)
+        if self.iteration % self.config.log_every == 0:
+            self._write_row()
         self._score = self._score or self._evaluation.poll()
         if self.iteration % self.config.evaluate_every == 0:
             self._evaluate()
@@ -113,6 +141,8 @@ class Run:
 
     def finish(self) -> Result:
         """Scores the final weights, saves them, and draws the curve."""
+        if self._averages.n_iterations:
+            self._write_row()
         score = self._final_score()
         result = Result(self.folder, score, self.iteration, self.n_steps, self.seconds)
         self._save()
@@ -120,6 +150,8 @@ class Run:
             f"{score} after {self.n_steps:,} steps, {result.seconds:.0f} s: {self.folder}"
         )
         draw_curve(self.folder)
+        if self.config.capture_video:
+            self._capture_video()
         return result
 
     def __enter__(self) -> Self:
@@ -128,6 +160,32 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self._log.close()
         self._evaluation.close()
+
+    def _write_row(self) -> None:
+        seconds = self.seconds
+        speed = {
+            "charts/SPS": self.n_steps / seconds,
+            "charts/raw_FPS": self.n_steps * self.config.frames_per_step / seconds,
+            "charts/UPS": self.iteration * self.config.updates_per_iteration / seconds,
+        }
+        charts, figures = self._averages.take()
+        self._log.write("training", self.n_steps, seconds, {**charts, **speed, **figures})
+        latest = charts["charts/episodic_return"]
+        if not math.isnan(latest):
+            self._latest = f"{latest:.1f}"
+        line = f"{speed['charts/SPS']:,.0f} steps/s  {speed['charts/UPS']:,.0f} updates/s"
+        if self.config.frames_per_step > 1:
+            line += f"  {speed['charts/raw_FPS']:,.0f} frames/s"
+        if "charts/policy_lag" in figures:
+            line += f"  lag {figures['charts/policy_lag']:.1f}"
+        self._log.show(self.n_steps, latest=self._latest, speed=line)
+
+    def _capture_video(self) -> None:
+        agent = self._create_agent(device="cpu")
+        agent.update(self._model.state_dict())
+        path = self.folder / "episode.mp4"
+        found = record_episode(path, agent, self.config.env_id, self.config.seed)
+        self._log.say(f"{path}: an episode of {found:.1f}")
 
     def _evaluate(self) -> None:
         score = self._take_score()
@@ -169,6 +227,7 @@ class Run:
             "config": dataclasses.asdict(self.config),
             "model": self._model.state_dict(),
             "optimizer": self._optimizer.state_dict(),
+            "others": {name: other.state_dict() for name, other in self._others.items()},
             "generators": get_generators(),
             "iteration": self.iteration,
             "n_steps": self.n_steps,
@@ -179,16 +238,43 @@ class Run:
     def _restore(self, content: dict) -> None:
         self._model.load_state_dict(content["model"])
         self._optimizer.load_state_dict(content["optimizer"])
+        for name, other in self._others.items():
+            other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds = content["seconds"]
 
 
-def episode_charts(steps: TemporalDictTensor) -> dict[str, float]:
-    """Returns the mean return and length of the episodes that ended; NaN where none did."""
+class Averages:
+    """Means over some iterations; nothing waits for a GPU before they are taken."""
+
+    def __init__(self) -> None:
+        self.n_iterations = 0
+
+    def add(self, steps: TemporalDictTensor, figures: Mapping[str, float | Tensor]) -> None:
+        """Adds an iteration: the episodes that ended in its steps [B, T, ...], and figures."""
+        if self.n_iterations == 0:
+            self._episodes, self._figures = episode_sums(steps), dict(figures)
+        else:
+            self._episodes = self._episodes + episode_sums(steps)
+            self._figures = {name: self._figures[name] + figures[name] for name in figures}
+        self.n_iterations += 1
+
+    def take(self) -> tuple[dict[str, float], dict[str, float]]:
+        """Returns the charts of the episodes (NaN if none ended) and the figures; begins anew."""
+        returns, lengths, n_episodes = self._episodes.tolist()
+        charts = {
+            "charts/episodic_return": returns / n_episodes if n_episodes else math.nan,
+            "charts/episodic_length": lengths / n_episodes if n_episodes else math.nan,
+        }
+        figures = {name: float(sum_) / self.n_iterations for name, sum_ in self._figures.items()}
+        self.n_iterations = 0
+        return charts, figures
+
+
+def episode_sums(steps: TemporalDictTensor) -> Tensor:
+    """Returns the sums of returns and lengths of the episodes that ended, and their number."""
     ended = steps["_observation/done"] & steps.mask(torch.bool)
-    mean = {
-        "charts/episodic_return": steps["_observation/episode_return"][ended].mean(),
-        "charts/episodic_length": steps["_observation/episode_length"][ended].double().mean(),
-    }
-    return {name: figure.item() for name, figure in mean.items()}
+    returns, lengths = steps["_observation/episode_return"], steps["_observation/episode_length"]
+    sums = [torch.where(ended, x.double(), 0.0).sum() for x in (returns, lengths)]
+    return torch.stack([*sums, ended.double().sum()])

@@ -310,6 +310,11 @@ class RL_Batcher:
         version = self._policy_version
         self._ask(Command.UPDATE, lambda first, n: (info, version))
 
+    @property
+    def policy_version(self) -> int:
+        """How many `update`s there were: `info["policy_version"]` of what agents do from now on."""
+        return self._policy_version
+
     def stats(self) -> list[dict[str, float]]:
         """Returns, per worker, where its time went since it was made.
 

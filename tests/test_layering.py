@@ -37,10 +37,11 @@ LAYERS = (
         "algos.checkpoints",
         "algos.logs",
     },
-    {"algos.policies", "algos.curves", "algos.command_line"},
+    {"algos.policies", "algos.curves", "algos.command_line", "algos.videos"},
     {"algos.evaluation", "algos.folders"},
     {"algos.run"},
     {"algos.reinforce", "algos.a2c", "algos.dqn", "algos.ga3c"},
+    {"algos.play"},
 )
 # Packages whose `__init__.py` only gathers names: each is a module of its own here.
 FACADES = {"rlbatch", "rlbatch.envs", "algos"}

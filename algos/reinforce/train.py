@@ -82,18 +82,22 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
     return total, {f"losses/{name}": part.detach() for name, part in parts.items()}
 
 
+def new_agent(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, given a device."""
+    return partial(create_agent, config.env_id, config.hidden_size)
+
+
 def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     set_up(config.seed, config.torch_deterministic, config.n_threads)
-    new_agent = partial(create_agent, config.env_id, config.hidden_size)
-    agent = new_agent(device=config.device)
+    agent = new_agent(config)(device=config.device)
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate)
     n_timesteps = time_limit(config.env_id)
     with (
-        Run("reinforce", config, agent.model, optimizer, new_agent) as run,
+        Run("reinforce", config, agent.model, optimizer, new_agent(config)) as run,
         RL_Batcher(
             n_timesteps=n_timesteps,
-            create_agent=new_agent,
+            create_agent=new_agent(config),
             agent_args={"device": config.batcher_device},
             create_env=create_env,
             env_args={
@@ -133,7 +137,6 @@ def main() -> None:
     """Reads the command line and trains, or evaluates a checkpoint."""
     config = parse(Config, "reinforce")
     if config.evaluate:
-        new_agent = partial(create_agent, config.env_id, config.hidden_size)
-        print(evaluate(config, "reinforce", new_agent))
+        print(evaluate(config, "reinforce", new_agent(config)))
     else:
         train(config)

@@ -33,7 +33,7 @@ from algos.folders import open_folder
 from algos.logs import Log, Table, read_table
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
-from algos.run import Run, episode_charts
+from algos.run import Run, Averages
 from rlbatch import CallOrderError, DictTensor, RL_Agent, TemporalDictTensor
 from tests.algos.tasks import COUNTDOWN, TWO_STATES
 
@@ -177,6 +177,84 @@ def test_facts_about_an_environment():
     assert reward_threshold(COUNTDOWN) is None
     with pytest.raises(ValueError, match="expected an environment registered with max_episode_ste"):
         time_limit("tests.algos.tasks:Endless-v0")
+
+
+def test_an_atari_game_is_told_by_its_id():
+    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4"):
+        assert is_atari(env_id)
+        assert (reward_threshold(env_id), frames_per_step(env_id)) == (None, 4)
+    for env_id in ("CartPole-v1", TWO_STATES, "ALE/Pong-v4", "x:PongNoFrameskip-v4"):
+        assert not is_atari(env_id)
+        assert frames_per_step(env_id) == 1
+    observation_space, action_space = spaces_of("PongNoFrameskip-v4")
+    assert (observation_space.shape, int(action_space.n)) == ((4, 84, 84), 6)
+
+
+def test_environments_that_reset_themselves_can_play_one_episode_each():
+    class Counting(GymEnvInf):
+        """Remembers all actions."""
+
+        def step(self, action):
+            self.actions = action["action"].tolist()
+            return super().step(action)
+
+    infos = episode_infos(5, 0, Episodes.EVALUATION, 0)[1]
+    inner = Counting([make_gym(COUNTDOWN) for _ in range(5)], 0)
+    env, plain = UntilDone(inner), create_env(COUNTDOWN, 5, "cpu", 0)
+    (observation, running), (expected, expected_running) = env.reset(infos), plain.reset(infos)
+    lengths = []
+    while len(expected_running):
+        assert torch.equal(running, expected_running)
+        assert all(torch.equal(observation[key], expected[key]) for key in expected)
+        action = DictTensor({"action": torch.ones(len(running), dtype=torch.int64)})
+        (after, ran), (observation, running) = env.step(action)
+        (expected, expected_ran), (expected, expected_running) = plain.step(action)
+        assert torch.equal(ran, expected_ran)
+        assert [inner.actions[k] for k in ran.tolist()] == [1] * len(ran)
+        lengths += after["episode_length"][after["done"]].tolist()
+    assert not len(running)
+    assert len(lengths) == 5
+    assert len(set(lengths)) > 1, "no episode was shorter than another"
+
+
+def test_atari_games_play_whole_episodes_with_the_seeds_of_a_reset():
+    infos = episode_infos(2, 0, Episodes.EVALUATION, 3)[1]
+    first = create_env("BreakoutNoFrameskip-v4", 2, "cpu", 0).reset(infos)[0]["frame"]
+    env = create_env("BreakoutNoFrameskip-v4", 2, "cpu", 1)
+    assert torch.equal(env.reset(infos)[0]["frame"], first)
+    observation, running = env.reset(infos)
+    assert torch.equal(observation["frame"], first)
+    n_lives = []
+    while len(running):
+        action = DictTensor({"action": torch.ones(len(running), dtype=torch.int64)})
+        (after, _), (observation, running) = env.step(action)
+        n_lives += after["lives"][after["done"]].tolist()
+    assert n_lives == [0, 0]
+
+
+# --- Videos. ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "size"), [("CartPole-v1", (400, 600)), ("PongNoFrameskip-v4", (210, 160))]
+)
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
+    agent = Constant("cpu")
+    path = tmp_path / f"episode.{suffix}"
+    found = record_episode(path, agent, env_id, seed=0, stochastic=False)
+    pictures = imageio.mimread(path, memtest=False)
+    env = create_env(env_id, 1, "cpu", 0)
+    observation, running = env.reset()
+    n_steps = 0
+    while len(running):
+        (after, _), (_, running) = env.step(agent(None, observation, {"stochastic": NO})[0])
+        n_steps += 1
+    assert found == after["episode_return"].item()
+    assert pictures[0].shape[:2] == size
+    if suffix == "mp4":
+        assert len(pictures) == n_steps
+    assert not np.array_equal(pictures[0], pictures[-1])
 
 
 # --- Reproducibility. ---
@@ -387,7 +465,7 @@ def test_a_runs_folder_names_it(tmp_path, monkeypatch):
     assert folder.name.startswith("ALE-Pong-v5__x__3__")
 
 
-def test_charts_are_of_the_episodes_that_ended():
+def test_charts_are_of_the_episodes_that_ended_in_all_iterations():
     steps = TemporalDictTensor(
         {
             "_observation/done": torch.tensor([[False, True, True], [True, False, True]]),
@@ -396,11 +474,17 @@ def test_charts_are_of_the_episodes_that_ended():
         },
         torch.tensor([2, 3]),
     )
-    charts = episode_charts(steps)
-    assert charts["charts/episodic_return"] == (2 + 4 + 3) / 3
-    assert charts["charts/episodic_length"] == pytest.approx((2 + 1 + 2) / 3)
-    nothing = episode_charts(steps.temporal_slice(0, 0))
-    assert all(math.isnan(figure) for figure in nothing.values())
+    averages = Averages()
+    averages.add(steps, {"losses/x": torch.tensor(1.0)})
+    averages.add(steps.temporal_slice(0, 1), {"losses/x": torch.tensor(2.0)})
+    charts, figures = averages.take()
+    assert charts["charts/episodic_return"] == (2 + 4 + 3 + 4) / 4
+    assert charts["charts/episodic_length"] == pytest.approx((2 + 1 + 2 + 1) / 4)
+    assert figures == {"losses/x": 1.5}
+    averages.add(steps.temporal_slice(0, 0), {"losses/x": 3.0})
+    charts, figures = averages.take()
+    assert all(math.isnan(figure) for figure in charts.values())
+    assert figures == {"losses/x": 3.0}
 
 
 class Scripted:

@@ -46,7 +46,8 @@ class AtariEnv(VecEnv):
             an action that does not exist is reported by the next call that does.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or one
             32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
-            in the first `reset`, after which the random streams go on. None: not reproducible.
+            in the first `reset`, after which the random streams go on, unless that brings seeds of
+            its own. None: not reproducible.
         games: Instead of `game`: several, of which environment i plays number i modulo their
             number. Then all actions of the console can be chosen.
         options: Any of these; the names that ale-py has as well mean what they mean there.
@@ -134,14 +135,21 @@ class AtariEnv(VecEnv):
         """Starts an episode in every environment; see `VecEnv.reset`.
 
         Args:
-            env_info: None or empty: there is nothing to choose per environment.
+            env_info: None or empty, or `seed` [n_envs] integers of which the lowest 32 bits count,
+                in the place of the constructor's `seed`; with them every environment begins anew,
+                from power-on.
 
         Raises:
-            ValueError: `env_info` holds something.
+            ValueError: `env_info` holds something else, or not one seed per environment.
         """
+        seeds = None if self._n_resets else self._seeds
         if env_info is not None and not env_info.empty():
-            raise ValueError(f"env_info: expected none for AtariEnv, got {list(env_info)}")
-        observation = self._steps.reset(None if self._n_resets else self._seeds)
+            if set(env_info) != {"seed"}:
+                raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
+            lowest = env_info["seed"] & 0xFFFFFFFF
+            seeds = self._seeds = _seeds(lowest.tolist(), self.n_envs())
+            self._n_resets = 0
+        observation = self._steps.reset(seeds)
         self._n_resets += 1
         if self._decorrelate_steps:
             observation = self._decorrelate()

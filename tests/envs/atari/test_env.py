@@ -428,13 +428,33 @@ def test_rejects_what_makes_no_sense(arguments, error, message):
         AtariEnv(**{"game": "pong", "n_envs": 2, **arguments})
 
 
+def test_seeds_of_a_reset_are_those_of_a_new_environment():
+    env_info = DictTensor({"seed": torch.tensor([7 + 2**40, 2**32 - 1])})
+    action = DictTensor({"action": torch.tensor([2, 3])})
+
+    def play(env, info):
+        observation, _ = env.reset(info)
+        return [observation["frame"], *(env.step(action)[1][0]["frame"] for _ in range(30))]
+
+    options = {"decorrelate_steps": 20, "repeat_action_probability": 0.25}
+    expected = play(AtariEnv("breakout", 2, seed=[7, 2**32 - 1], **options), None)
+    env = AtariEnv("breakout", 2, seed=0, **options)
+    other = play(env, None)
+    for _ in range(2):  # Whatever came before.
+        found = play(env, env_info)
+        assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
+    assert not all(torch.equal(x, y) for x, y in zip(other, expected, strict=True))
+    with pytest.raises(ValueError, match="expected 2 seeds, one per environment, got 1"):
+        env.reset(DictTensor({"seed": torch.tensor([0])}))
+
+
 def test_refuses_what_it_can_not_do():
     env = AtariEnv("pong", 2, seed=0)
     action = DictTensor({"action": torch.tensor([0, 0])})
     for call in (lambda: env.step(action), env.observe, env.get_state):
         with pytest.raises(CallOrderError, match="expected a reset before, got none"):
             call()
-    with pytest.raises(ValueError, match=r"env_info: expected none for AtariEnv, got \['x'\]"):
+    with pytest.raises(ValueError, match=r"env_info: expected seed alone, got \['x'\]"):
         env.reset(DictTensor({"x": torch.zeros(2)}))
     env.reset(DictTensor())
     for wrong, error, message in (

@@ -1,0 +1,1 @@
+"""Advantage actor-critic, in step or off-policy with V-trace."""

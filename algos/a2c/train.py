@@ -1,0 +1,199 @@
+"""A2C: advantage actor-critic, in environments that reset themselves.
+
+Source:
+    Mnih et al., Asynchronous methods for deep reinforcement learning, 2016, arXiv:1602.01783.
+    Schulman et al., High-dimensional continuous control using generalized advantage estimation,
+    2016, arXiv:1506.02438.
+    Espeholt et al., IMPALA, 2018, arXiv:1802.01561, for V-trace.
+
+What differs from them stands in README.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import mse_loss
+
+from algos.a2c.agent import Agent, create_agent
+from algos.a2c.window import Window
+from algos.command_line import RunConfig, parse
+from algos.environments import Episodes, create_env, episode_infos
+from algos.evaluation import evaluate
+from algos.reproducibility import set_up
+from algos.run import Result, Run
+from rlbatch import RL_Batcher, Trajectories, replay_agent_stateless
+from rlbatch.returns import gae, vtrace
+
+
+@dataclass(frozen=True)
+class Config(RunConfig):
+    """Options of an A2C run."""
+
+    atari: ClassVar[dict[str, Any]] = {
+        "n_envs": 120,
+        "n_processes": 0,
+        "n_threads": 2,
+        "n_timesteps": 20,
+        "n_groups": 20,
+        "vtrace": True,
+        "learning_rate": 6.5e-4,
+        "hidden_size": 512,
+        "bf16": True,
+        "total_steps": 3_000_000,
+        "evaluation_episodes": 30,
+        "evaluation_timesteps": 50,
+        "evaluate_every": 2000,
+        "greedy_evaluation": False,
+        "log_every": 100,
+        "checkpoint_every": 10_000,
+    }
+
+    n_timesteps: int = 16
+    """Steps that an update looks at, in each environment."""
+    n_groups: int = 1
+    """Groups of environments that take turns to be learnt from; see algos/a2c/window.py."""
+    vtrace: bool = False
+    """Whether targets are corrected for actions that an older policy has taken."""
+    asynchronous: bool = False
+    """Whether the next steps are acquired while these are learnt from; that needs processes."""
+    learning_rate: float = 2e-3
+    """Step size of RMSProp."""
+    discount: float = 0.99
+    """How much a reward counts one step earlier, in [0, 1]."""
+    gae_lambda: float = 0.95
+    """How far advantages look beyond the value of the next step, in [0, 1]; 1 with V-trace."""
+    entropy_coefficient: float = 0.01
+    """Weight of the policy's entropy, in nats, which the loss rewards."""
+    value_coefficient: float = 0.5
+    """Weight of the value's squared error in the loss."""
+    max_gradient_norm: float = 0.5
+    """Longer gradients, over all weights, are scaled down to this norm."""
+    hidden_size: int = 64
+    """Width of the features that policy and value share."""
+    recurrent: bool = False
+    """Whether the agent has a memory."""
+    bf16: bool = False
+    """Whether features are computed in bfloat16, which recent processors do faster."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("n_timesteps", self.n_timesteps), ("n_envs", self.n_envs)):
+            if value % self.n_groups:
+                raise ValueError(
+                    f"{name}: expected a multiple of n_groups ({self.n_groups}), got {value}"
+                )
+        if self.asynchronous and not self.n_processes:
+            raise ValueError("n_processes: expected 1 or more for asynchronous, got 0")
+
+
+def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tensor, dict]:
+    """Returns the loss of a batch of trajectories, a mean over their steps, and its parts."""
+    steps = trajectories.trajectories
+    replay = replay_agent_stateless(agent, trajectories, "replay")
+
+    value = replay["value"]
+    targets = {
+        "reward": steps["_observation/reward"],
+        "value_t": value.detach(),
+        "value_tp1": replay["next_value"],
+        "terminated": steps["_observation/terminated"],
+        "truncated": steps["_observation/truncated"],
+        "discount": config.discount,
+    }
+    if config.vtrace:
+        value_target, advantage = vtrace(
+            target_log_prob=replay["log_prob"],
+            behaviour_log_prob=steps["action/log_prob"],
+            **targets,
+        )
+    else:
+        advantage = gae(lambda_=config.gae_lambda, **targets)
+        value_target = advantage + value.detach()
+    policy_loss = -(replay["log_prob"] * advantage).mean()
+    value_loss = mse_loss(value, value_target)
+    entropy = replay["entropy"].mean()
+    total = (
+        policy_loss
+        + config.value_coefficient * value_loss
+        - config.entropy_coefficient * entropy
+    )
+    parts = {"policy": policy_loss, "value": value_loss, "entropy": entropy}
+    return total, {f"losses/{name}": part.detach() for name, part in parts.items()}
+
+
+def new_agent(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, given a device."""
+    return partial(create_agent, config.env_id, config.hidden_size, config.recurrent, config.bf16)
+
+
+def train(config: Config) -> Result:
+    """Trains until the score reaches the target or the steps are used up."""
+    set_up(config.seed, config.torch_deterministic, config.n_threads)
+    agent = new_agent(config)(device=config.device)
+    optimizer = torch.optim.RMSprop(
+        agent.model.parameters(), config.learning_rate, alpha=0.99, eps=1e-5
+    )
+    window = Window(config.n_groups, config.n_groups)
+    with (
+        Run("a2c", config, agent.model, optimizer, new_agent(config)) as run,
+        RL_Batcher(
+            n_timesteps=config.n_timesteps // config.n_groups,
+            create_agent=new_agent(config),
+            agent_args={"device": config.batcher_device},
+            create_env=create_env,
+            env_args={
+                "env_id": config.env_id,
+                "n_envs": config.n_envs_per_process,
+                "device": config.batcher_device,
+                "autoreset": True,
+            },
+            n_processes=config.n_processes,
+            seeds=config.seed,
+            device=config.batcher_device,
+            info_device=config.batcher_device,
+        ) as batcher,
+    ):
+        is_ahead = False
+        while not run.finished:
+            # Collect
+            if run.begins_segment:
+                batcher.reset(
+                    *episode_infos(config.n_envs, config.seed, Episodes.TRAINING, run.iteration)
+                )
+                window.clear()
+            if not is_ahead:
+                batcher.update(agent.model.state_dict())
+                batcher.execute()
+            trajectories, _ = batcher.get()
+            is_ahead = config.asynchronous and not run.ends_segment
+            if is_ahead:
+                batcher.update(agent.model.state_dict())
+                batcher.execute()
+            window.add(trajectories.to(config.device))
+
+            # Learn
+            batch = window.group(run.iteration)
+            total_loss, figures = loss(agent, batch, config)
+            optimizer.zero_grad()
+            total_loss.backward()
+            torch.nn.utils.clip_grad_norm_(agent.model.parameters(), config.max_gradient_norm)
+            optimizer.step()
+
+            # Report
+            lag = batcher.policy_version - batch.trajectories["policy_version"].double().mean()
+            run.report(trajectories.trajectories, {"charts/policy_lag": lag, **figures})
+        return run.finish()
+
+
+def main() -> None:
+    """Reads the command line and trains, or evaluates a checkpoint."""
+    config = parse(Config, "a2c")
+    if config.evaluate:
+        print(evaluate(config, "a2c", new_agent(config)))
+    else:
+        train(config)

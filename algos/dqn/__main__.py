@@ -1,0 +1,5 @@
+"""`python -m algos.dqn`."""
+
+from algos.dqn.train import main
+
+main()

@@ -1,0 +1,255 @@
+"""The replay memory of DQN: single frames, of which stacks and n-step transitions are made.
+
+NOTE [ entries ]
+
+Every environment has a ring of entries, in the order of time. An entry is what was acted on: a
+frame, the action, and the reward that followed. Where an episode ends, one more entry holds its
+last frame; nobody acted on it. Entry q of an episode of three steps, k = 3 frames in a stack:
+
+    q            0    1    2    3 (end)   4    5
+    frame        f0   f1   f2   f3        g0   g1    g: the next episode
+    begins       x    .    .    .         x    .
+    is_end       .    .    .    x         .    .
+    stack of q   --f0 -f0f1 f0f1f2 f1f2f3 --g0 -g0g1
+
+A transition begins at an entry that is no end and is followed by n entries; it leads to the n-th, or to
+the end of its episode. So nothing crosses the edge of an episode.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium import spaces
+from torch import Tensor
+
+from rlbatch import DictTensor, TemporalDictTensor
+from rlbatch.errors import DeviceLike
+
+
+class ReplayMemory:
+    """Keeps the last steps of every environment, and draws transitions from them.
+
+    Args:
+        capacity: Entries, over all environments; rounded down to the same number for each.
+        n_envs: How many environments.
+        observation_space: Of shape [n], or [stack, ...] uint8, of which the newest frame is kept.
+        n_steps: n, the steps of a transition.
+        discount: Per step.
+        priority_exponent: Transitions are drawn with a probability proportional to their priority
+            to this power; 0 draws all alike.
+        device: Where the memory is.
+
+    Raises:
+        ValueError: There is not room for one transition per environment.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        n_envs: int,
+        observation_space: spaces.Box,
+        n_steps: int = 1,
+        discount: float = 0.99,
+        priority_exponent: float = 0.0,
+        device: DeviceLike = "cpu",
+    ):
+        self._is_stacked = len(observation_space.shape) > 1
+        self._stack = observation_space.shape[0] if self._is_stacked else 1
+        self._size, self._n_envs = capacity // n_envs, n_envs
+        self._n_steps, self._discount = n_steps, discount
+        self._exponent, self._device = priority_exponent, torch.device(device)
+        if self._size < self._stack + n_steps:
+            least = n_envs * (self._stack + n_steps)
+            raise ValueError(f"capacity: expected at least {least}, got {capacity}")
+        frame_shape = observation_space.shape[1:] if self._is_stacked else observation_space.shape
+        self._specs = {
+            "frame": (frame_shape, observation_space.dtype),
+            "action": ((), np.dtype(np.int64)),
+            "reward": ((), np.dtype(np.float32)),
+            "terminated": ((), np.dtype(np.bool_)),
+            "begins": ((), np.dtype(np.bool_)),
+            "is_end": ((), np.dtype(np.bool_)),
+        }
+        if priority_exponent:
+            self._specs["priority"] = (), np.dtype(np.float32)
+        self._entries: dict[str, Tensor] = {}
+        self._written = torch.zeros(n_envs, dtype=torch.int64, device=self._device)
+        self._highest_priority = torch.ones((), device=self._device)
+
+    def n_bytes(self) -> int:
+        """Returns the bytes that it will take, or takes."""
+        per_entry = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._specs.values())
+        return self._n_envs * self._size * per_entry
+
+    def allocate(self) -> None:
+        """Takes the memory."""
+        n = self._n_envs * self._size
+        for key, (shape, dtype) in self._specs.items():
+            torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
+            self._entries[key] = torch.zeros(n, *shape, dtype=torch_dtype, device=self._device)
+
+    def n_entries(self) -> int:
+        """Returns how many entries were ever written."""
+        return int(self._written.sum())
+
+    def add(self, steps: TemporalDictTensor) -> None:
+        """Adds the next steps of all environments, [n_envs, T, ...], on any device."""
+        steps = steps.to(self._device)
+        everyone = torch.arange(self._n_envs, device=self._device)
+        for t in range(steps.n_timesteps()):
+            step = steps.temporal_index(t)
+            entry = {
+                "frame": self._newest(step["observation/frame"]),
+                "action": step["action/action"],
+                "reward": step["_observation/reward"],
+                "terminated": step["_observation/terminated"],
+                "begins": step["observation/initial_state"],
+            }
+            self._write(everyone, entry, is_end=False)
+            ended = step["_observation/done"].nonzero().squeeze(-1)
+            last = {"frame": self._newest(step["_observation/frame"][ended])}
+            self._write(ended, last, is_end=True)
+
+    def cut(self) -> None:
+        """Ends all episodes that are under way where they are, as if they were truncated."""
+        running = (self._written > 0).nonzero().squeeze(-1)
+        self._mark_ends(self._place(running, self._written[running] - 1))
+
+    def sample(self, n: int) -> DictTensor:
+        """Draws transitions.
+
+        Args:
+            n: How many.
+
+        Returns:
+            [n, ...] each: `frame` and `next_frame`, as the agent saw them; `action` int64;
+            `reward` float32, the discounted sum; `discount` float32, of the value of `next_frame`,
+            0 where the episode terminated; `place` int64, for `set_priorities`; `probability`
+            float32, of having been drawn, times the number of entries.
+
+        Raises:
+            ValueError: There are no transitions yet.
+        """
+        env, number, probability = self._draw(n)
+        total = torch.zeros(n, device=self._device)
+        discount = torch.ones(n, device=self._device)
+        is_over = torch.zeros(n, dtype=torch.bool, device=self._device)
+        has_value, following = ~is_over, number
+        for j in range(self._n_steps):
+            place = self._place(env, number + j)
+            total += torch.where(is_over, 0.0, discount * self._entries["reward"][place])
+            discount = torch.where(is_over, discount, discount * self._discount)
+            has_value &= is_over | ~self._entries["terminated"][place]
+            following = torch.where(is_over, following, number + j + 1)
+            is_over = is_over | self._entries["is_end"][self._place(env, following)]
+        start = self._place(env, number)
+        return DictTensor(
+            {
+                "frame": self._frames(env, number),
+                "next_frame": self._frames(env, following),
+                "action": self._entries["action"][start],
+                "reward": total,
+                "discount": discount * has_value,
+                "place": start,
+                "probability": probability,
+            }
+        )
+
+    def set_priorities(self, place: Tensor, priority: Tensor) -> None:
+        """Sets the priorities, positive float32, of transitions that were drawn from `place`."""
+        self._entries["priority"][place] = priority**self._exponent
+        self._highest_priority = torch.maximum(
+            self._highest_priority, (priority**self._exponent).max()
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Returns all that it holds; no copies."""
+        return {
+            "entries": self._entries,
+            "written": self._written,
+            "highest_priority": self._highest_priority,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes over what `state_dict` returned."""
+        self._entries = {key: tensor.to(self._device) for key, tensor in state["entries"].items()}
+        self._written = state["written"].to(self._device)
+        self._highest_priority = state["highest_priority"].to(self._device)
+
+    def _newest(self, frame: Tensor) -> Tensor:
+        return frame[:, -1] if self._is_stacked else frame
+
+    def _place(self, env: Tensor, number: Tensor) -> Tensor:
+        """Returns where an environment's entries are, by their numbers since the beginning."""
+        return env * self._size + number % self._size
+
+    def _write(self, env: Tensor, entry: dict[str, Tensor], is_end: bool) -> None:
+        place = self._place(env, self._written[env])
+        for key, tensor in self._entries.items():
+            tensor[place] = entry[key].to(tensor.dtype) if key in entry else 0
+        if self._exponent:
+            self._entries["priority"][place] = self._highest_priority
+        if is_end:
+            self._mark_ends(place)
+        self._written[env] += 1
+
+    def _mark_ends(self, place: Tensor) -> None:
+        self._entries["is_end"][place] = True
+        if self._exponent:
+            self._entries["priority"][place] = 0.0
+
+    def _draw(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Returns environments, numbers of entries where transitions begin, and probabilities."""
+        # A stack needs older frames, which are gone where the ring has come round.
+        oldest = (self._written - self._size).clamp(min=0)
+        first = torch.where(oldest > 0, oldest + self._stack - 1, 0)
+        n_possible = self._written - self._n_steps - first
+        if not bool((n_possible > 0).all()):
+            raise ValueError("sample: expected transitions of every environment, got none of some")
+        draw = self._draw_by_priority if self._exponent else self._draw_alike
+        env, number, probability = draw(n, first, n_possible)
+        while True:
+            is_wrong = (number < first[env]) | (number >= first[env] + n_possible[env])
+            is_wrong |= self._entries["is_end"][self._place(env, number)]
+            if not bool(is_wrong.any()):
+                return env, number, probability
+            again = draw(n, first, n_possible)
+            env, number, probability = (
+                torch.where(is_wrong, new, old)
+                for new, old in zip(again, (env, number, probability), strict=True)
+            )
+
+    def _draw_alike(
+        self, n: int, first: Tensor, n_possible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        env = torch.randint(self._n_envs, (n,), device=self._device)
+        fraction = torch.rand(n, dtype=torch.float64, device=self._device)
+        return env, first[env] + (fraction * n_possible[env]).long(), torch.ones_like(fraction).float()
+
+    def _draw_by_priority(
+        self, n: int, first: Tensor, n_possible: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        sums = self._entries["priority"].double().cumsum(0)
+        mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
+        place = torch.searchsorted(sums, mass, right=True).clamp(max=len(sums) - 1)
+        env, at = place // self._size, place % self._size
+        last = self._written[env] - 1
+        number = last - (last - at) % self._size
+        share = self._entries["priority"][place] / sums[-1]
+        return env, number, (share * n_possible.sum()).float()
+
+    def _frames(self, env: Tensor, number: Tensor) -> Tensor:
+        """Returns the observations at entries: stacks, where frames before the episode are 0."""
+        if not self._is_stacked:
+            return self._entries["frame"][self._place(env, number)]
+        frames, is_before = [], torch.zeros_like(env, dtype=torch.bool)
+        for age in range(self._stack):
+            # What comes before the first entry of all is before an episode as well.
+            place = self._place(env, (number - age).clamp(min=0))
+            frame = self._entries["frame"][place]
+            frames.append(frame * ~is_before.reshape(-1, *[1] * (frame.dim() - 1)))
+            is_before = is_before | self._entries["begins"][place]
+        return torch.stack(frames[::-1], dim=1)

@@ -1,0 +1,244 @@
+"""DQN: Q-learning from a replay memory, in environments that reset themselves.
+
+Source:
+    Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015.
+    van Hasselt et al., Deep reinforcement learning with double Q-learning, 2015, arXiv:1509.06461.
+    Schaul et al., Prioritized experience replay, 2015, arXiv:1511.05952.
+
+What differs from them stands in README.md.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import smooth_l1_loss
+
+from algos.command_line import RunConfig, parse
+from algos.dqn.agent import Agent, Model, create_agent
+from algos.dqn.memory import ReplayMemory
+from algos.environments import Episodes, create_env, episode_infos, spaces_of
+from algos.evaluation import evaluate
+from algos.reproducibility import set_up
+from algos.run import Result, Run
+from rlbatch import DictTensor, RL_Batcher
+
+
+@dataclass(frozen=True)
+class Config(RunConfig):
+    """Options of a DQN run."""
+
+    atari: ClassVar[dict[str, Any]] = {
+        "n_envs": 16,
+        "n_processes": 0,
+        "n_threads": 2,
+        "n_timesteps": 2,
+        "n_updates": 8,
+        "batch_size": 32,
+        "learning_rate": 1e-4,
+        "target_every": 250,
+        "memory_capacity": 200_000,
+        "learning_starts": 20_000,
+        "exploration_steps": 200_000,
+        "hidden_size": 512,
+        "bf16": True,
+        "total_steps": 1_500_000,
+        "evaluation_episodes": 30,
+        "evaluation_timesteps": 50,
+        "evaluate_every": 5000,
+        "greedy_evaluation": False,
+        "log_every": 100,
+        "checkpoint_every": 20_000,
+    }
+
+    n_timesteps: int = 4
+    """Steps that are acquired in each environment before updates."""
+    n_updates: int = 16
+    """Updates after every acquisition."""
+    batch_size: int = 64
+    """Transitions per update."""
+    memory_capacity: int = 100_000
+    """Steps that are remembered, over all environments."""
+    memory_device: str = "cpu"
+    """Where the memory is."""
+    save_memory: bool = False
+    """Whether checkpoints hold the memory; without it a resumed run fills it anew."""
+    learning_starts: int = 1_000
+    """Steps in the memory before the first update."""
+    target_every: int = 20
+    """Iterations from one copy of the model for the targets to the next."""
+    exploration_steps: int = 50_000
+    """Steps over which epsilon falls from 1 to its last value."""
+    last_epsilon: float = 0.02
+    """The probability of an action at random, in the end."""
+    evaluation_epsilon: float = 0.001
+    """The same in evaluations that are not greedy."""
+    learning_rate: float = 1e-3
+    """Step size of Adam."""
+    discount: float = 0.99
+    """How much a reward counts one step earlier, in [0, 1]."""
+    double: bool = False
+    """Whether the model, not its copy, chooses the action whose value a target holds."""
+    duelling: bool = False
+    """Whether the network adds up a value and advantages."""
+    n_steps: int = 1
+    """Rewards that a target holds before it relies on a value."""
+    prioritised: bool = False
+    """Whether transitions with large errors are drawn more often."""
+    priority_exponent: float = 0.6
+    """How much more often, from 0 for all alike to 1."""
+    priority_correction: float = 0.4
+    """How far the loss makes up for that at the start; it rises to 1 with the steps."""
+    max_gradient_norm: float = 10.0
+    """Longer gradients, over all weights, are scaled down to this norm."""
+    hidden_size: int = 128
+    """Width of the features."""
+    bf16: bool = False
+    """Whether features are computed in bfloat16, which recent processors do faster."""
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Of the weights."""
+        return self.n_updates
+
+
+def loss(
+    model: Model, target_model: Model, batch: DictTensor, weight: Tensor | float, double: bool
+) -> tuple[Tensor, Tensor]:
+    """Returns the loss of transitions, and their errors, [n] without gradient.
+
+    Args:
+        model: What is trained.
+        target_model: An earlier copy of it.
+        batch: See `ReplayMemory.sample`.
+        weight: Of each transition, [n].
+        double: Whether `model` chooses the action whose value the target holds.
+    """
+    value = model(batch["frame"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
+    with torch.no_grad():
+        following = target_model(batch["next_frame"])
+        best = (model(batch["next_frame"]) if double else following).argmax(-1, keepdim=True)
+        target = batch["reward"] + batch["discount"] * following.gather(-1, best).squeeze(-1)
+    # Its slope is that of the source's clipped error.
+    losses = smooth_l1_loss(value, target, reduction="none")
+    return (weight * losses).mean(), (value - target).detach()
+
+
+def epsilon_at(n_steps: int, config: Config) -> float:
+    """Returns the probability of an action at random after so many steps of training."""
+    fraction = min(n_steps / config.exploration_steps, 1.0)
+    return 1.0 + fraction * (config.last_epsilon - 1.0)
+
+
+def correction(batch: DictTensor, progress: float, config: Config) -> Tensor | float:
+    """Returns the weights of transitions, [n], at most 1; Schaul et al., section 3.4.
+
+    Args:
+        batch: See `ReplayMemory.sample`.
+        progress: Of the training, from 0 to 1.
+        config: Of the run.
+    """
+    if not config.prioritised:
+        return 1.0
+    exponent = config.priority_correction + progress * (1 - config.priority_correction)
+    weight = batch["probability"] ** -exponent
+    return weight / weight.max()
+
+
+def new_agent(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, given a device."""
+    options = config.hidden_size, config.duelling, config.bf16, config.evaluation_epsilon
+    return partial(create_agent, config.env_id, *options)
+
+
+def new_memory(config: Config) -> ReplayMemory:
+    """Returns the memory of a run, and says how much it takes before it takes it."""
+    memory = ReplayMemory(
+        config.memory_capacity,
+        config.n_envs,
+        spaces_of(config.env_id)[0],
+        config.n_steps,
+        config.discount,
+        config.priority_exponent if config.prioritised else 0.0,
+        config.memory_device,
+    )
+    print(f"replay memory: {memory.n_bytes() / 1e9:.2f} GB on {config.memory_device}")
+    memory.allocate()
+    return memory
+
+
+def train(config: Config) -> Result:
+    """Trains until the score reaches the target or the steps are used up."""
+    set_up(config.seed, config.torch_deterministic, config.n_threads)
+    agent = new_agent(config)(device=config.device)
+    optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate, eps=1e-4)
+    target_model, memory = copy.deepcopy(agent.model), new_memory(config)
+    kept = {"target_model": target_model, **({"memory": memory} if config.save_memory else {})}
+    with (
+        Run("dqn", config, agent.model, optimizer, new_agent(config), kept) as run,
+        RL_Batcher(
+            n_timesteps=config.n_timesteps,
+            create_agent=new_agent(config),
+            agent_args={"device": config.batcher_device},
+            create_env=create_env,
+            env_args={
+                "env_id": config.env_id,
+                "n_envs": config.n_envs_per_process,
+                "device": config.batcher_device,
+                "autoreset": True,
+            },
+            n_processes=config.n_processes,
+            seeds=config.seed,
+            device=config.batcher_device,
+            info_device=config.batcher_device,
+        ) as batcher,
+    ):
+        while not run.finished:
+            # Collect
+            if run.begins_segment:
+                agent_info, env_info = episode_infos(
+                    config.n_envs, config.seed, Episodes.TRAINING, run.iteration
+                )
+                agent_info.set("epsilon", torch.ones(config.n_envs))
+                batcher.reset(agent_info, env_info)
+                memory.cut()
+            agent_info.set("epsilon", torch.full((config.n_envs,), epsilon_at(run.n_steps, config)))
+            batcher.update(agent.model.state_dict())
+            batcher.execute(agent_info)
+            trajectories, _ = batcher.get()
+            memory.add(trajectories.trajectories)
+
+            # Learn
+            if run.iteration % config.target_every == 0:
+                target_model.load_state_dict(agent.model.state_dict())
+            is_ready = memory.n_entries() >= config.learning_starts
+            figures = {"losses/value": 0.0, "charts/epsilon": epsilon_at(run.n_steps, config)}
+            for _ in range(config.n_updates if is_ready else 0):
+                batch = memory.sample(config.batch_size).to(config.device)
+                weight = correction(batch, run.n_steps / config.total_steps, config)
+                total_loss, error = loss(agent.model, target_model, batch, weight, config.double)
+                optimizer.zero_grad()
+                total_loss.backward()
+                torch.nn.utils.clip_grad_norm_(agent.model.parameters(), config.max_gradient_norm)
+                optimizer.step()
+                if config.prioritised:
+                    memory.set_priorities(batch["place"], error.abs() + 1e-6)
+                figures["losses/value"] = total_loss.detach()
+
+            # Report
+            run.report(trajectories.trajectories, figures)
+        return run.finish()
+
+
+def main() -> None:
+    """Reads the command line and trains, or evaluates a checkpoint."""
+    config = parse(Config, "dqn")
+    if config.evaluate:
+        print(evaluate(config, "dqn", new_agent(config)))
+    else:
+        train(config)

@@ -1,0 +1,45 @@
+"""`python -m algos.play CHECKPOINT`: plays an episode with the weights of a run, and films it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import tyro
+
+from algos import checkpoints
+from algos.videos import record_episode
+
+
+@dataclass(frozen=True)
+class Options:
+    """Plays an episode with the weights of a run, and films it."""
+
+    checkpoint: Annotated[str, tyro.conf.Positional]
+    """A checkpoint, or the folder of a run."""
+    output: Path = Path("episode.mp4")
+    """The film; .mp4 or .gif."""
+    seed: int = 0
+    """Of the episode."""
+    stochastic: bool = True
+    """Whether the agent draws its actions, or takes the likeliest."""
+
+
+def play(options: Options) -> float:
+    """Plays an episode, and returns its return."""
+    content = torch.load(
+        checkpoints.locate(options.checkpoint), map_location="cpu", weights_only=True
+    )
+    algorithm = import_module(f"algos.{content['algorithm']}.train")
+    agent = algorithm.new_agent(algorithm.Config(**content["config"]))(device="cpu")
+    agent.update(content["model"])
+    env_id = content["env_id"]
+    return record_episode(options.output, agent, env_id, options.seed, options.stochastic)
+
+
+if __name__ == "__main__":
+    options = tyro.cli(Options, prog="python -m algos.play")
+    print(f"{options.output}: an episode of {play(options):.1f}")

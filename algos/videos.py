@@ -1,0 +1,57 @@
+"""Videos of episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import imageio.v2 as imageio
+import numpy as np
+import torch
+
+from algos.environments import create_atari, is_atari, make_gym
+from rlbatch import DictTensor, RL_Agent, VecEnv
+from rlbatch.envs import GymEnv
+
+
+def record_episode(
+    path: Path, agent: RL_Agent, env_id: str, seed: int, stochastic: bool = True
+) -> float:
+    """Plays one episode, and writes what is seen to a file.
+
+    Args:
+        path: Ends in `.mp4` or `.gif`.
+        agent: On the CPU.
+        env_id: Of an environment that can draw itself.
+        seed: Of the episode.
+        stochastic: Whether the agent draws its actions.
+
+    Returns:
+        The episode's return, undiscounted.
+    """
+    env, look, fps = _create(env_id, seed)
+    info = DictTensor({"stochastic": torch.tensor([stochastic]), "seed": torch.tensor([seed])})
+    state, (observation, _) = agent.initial_state(info, 1), env.reset()
+    with imageio.get_writer(path, fps=fps, **_options(path)) as writer, torch.no_grad():
+        done = False
+        while not done:
+            writer.append_data(look())
+            action, state = agent(state, observation, info)
+            (after, _), (observation, _) = env.step(action)
+            done = bool(after["done"])
+    env.close()
+    return after["episode_return"].item()
+
+
+def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], float]:
+    """Returns one environment, what shows its picture [height, width, 3], and pictures/s."""
+    if is_atari(env_id):
+        games = create_atari(env_id, 1, "cpu", seed)
+        return games, lambda: games.render()[0].numpy(), 15.0
+    gym = make_gym(env_id, render_mode="rgb_array")
+    return GymEnv([gym], seed), gym.render, float(gym.metadata.get("render_fps", 30))
+
+
+def _options(path: Path) -> dict:
+    # macro_block_size: any even size may stay as it is.
+    return {"macro_block_size": 2} if path.suffix == ".mp4" else {"loop": 0}

@@ -1,0 +1,38 @@
+"""What tests of training runs share."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from algos import checkpoints
+from algos.logs import read_table
+
+_OF_THE_CLOCK = ("seconds", "charts/SPS", "charts/raw_FPS", "charts/UPS")
+
+
+def contents(folder: Path, algorithm: str) -> dict[str, Any]:
+    """Returns all that a run left which has to be the same when it is repeated."""
+    content = checkpoints.load(folder, algorithm)
+    figures = [
+        {name: figure for name, figure in row.items() if name not in _OF_THE_CLOCK}
+        for row in read_table(folder / "training.csv")
+    ]
+    kept = ("model", "optimizer", "others", "generators", "iteration", "n_steps")
+    return {"figures": figures, **{key: content[key] for key in kept}}
+
+
+def assert_same(found: Any, expected: Any) -> None:
+    """Asserts that two nested values are equal, bit for bit."""
+    if isinstance(expected, torch.Tensor):
+        assert torch.equal(found, expected)
+    elif isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for key in expected:
+            assert_same(found[key], expected[key])
+    elif isinstance(expected, (list, tuple)):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same(one, other)
+    else:
+        assert found == expected
