@@ -142,9 +142,9 @@ class UntilDone(VecEnv):
         self._env.close()
 
 
-def make_gym(env_id: str, render_mode: str | None = None) -> gymnasium.Env:
+def make_gym(env_id: str, **options: Any) -> gymnasium.Env:
     """Makes one environment with observations [n] and, where they are real, clipped actions."""
-    env = gymnasium.make(env_id, disable_env_checker=True, render_mode=render_mode)
+    env = gymnasium.make(env_id, disable_env_checker=True, **options)
     if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
         env = gymnasium.wrappers.FlattenObservation(env)
     if isinstance(env.action_space, spaces.Box):

@@ -63,8 +63,8 @@ class NatureCNN(nn.Module):
     def __init__(self, shape: Sequence[int], hidden_size: int):
         super().__init__()
         gain = math.sqrt(2)
-        convolutions = nn.Sequential(
-            _orthogonal(nn.Conv2d(shape[0], 32, kernel_size=8, stride=4), gain),
+        self._first = _orthogonal(nn.Conv2d(shape[0], 32, kernel_size=8, stride=4), gain)
+        self._others = nn.Sequential(
             nn.ReLU(),
             _orthogonal(nn.Conv2d(32, 64, kernel_size=4, stride=2), gain),
             nn.ReLU(),
@@ -73,14 +73,19 @@ class NatureCNN(nn.Module):
             nn.Flatten(),
         )
         with torch.no_grad():
-            n_features = convolutions(torch.zeros(1, *shape)).shape[-1]
-        self.layers = convolutions.extend([linear(n_features, hidden_size, gain), nn.ReLU()])
-        self.layers.to(memory_format=torch.channels_last)
+            n_features = self._others(self._first(torch.zeros(1, *shape))).shape[-1]
+        self._others.extend([linear(n_features, hidden_size, gain), nn.ReLU()])
+        self.to(memory_format=torch.channels_last)
 
     def forward(self, frame: Tensor) -> Tensor:
         """Returns features [..., hidden_size] of frames [..., stack, height, width] uint8."""
-        frames = frame.flatten(0, -4).contiguous(memory_format=torch.channels_last)
-        return self.layers(frames / 255).unflatten(0, frame.shape[:-3])
+        device = frame.device.type
+        is_mixed = torch.is_autocast_enabled(device)
+        dtype = torch.get_autocast_dtype(device) if is_mixed else torch.float32
+        # Bytes are exact in bfloat16 too. To scale the weights is less work than to scale them.
+        frames = frame.flatten(0, -4).contiguous(memory_format=torch.channels_last).to(dtype)
+        first = torch.conv2d(frames, self._first.weight / 255, self._first.bias, self._first.stride)
+        return self._others(first).unflatten(0, frame.shape[:-3])
 
 
 def _orthogonal(layer: nn.Linear | nn.Conv2d, gain: float) -> nn.Linear | nn.Conv2d:

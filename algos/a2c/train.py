@@ -166,13 +166,12 @@ def train(config: Config) -> Result:
                     *episode_infos(config.n_envs, config.seed, Episodes.TRAINING, run.iteration)
                 )
                 window.clear()
+            batcher.update(agent.model.state_dict())
             if not is_ahead:
-                batcher.update(agent.model.state_dict())
                 batcher.execute()
             trajectories, _ = batcher.get()
             is_ahead = config.asynchronous and not run.ends_segment
-            if is_ahead:
-                batcher.update(agent.model.state_dict())
+            if is_ahead:  # The next steps are acquired while these are learnt from.
                 batcher.execute()
             window.add(trajectories.to(config.device))
 

@@ -1,15 +1,17 @@
 """The parts that the examples share."""
 
 import dataclasses
+import importlib.util
 import math
 import random
 import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gymnasium
+import imageio.v2 as imageio
 import numpy as np
 import pytest
 import torch
@@ -22,8 +24,12 @@ from algos.curves import draw_curve
 from algos.environments import (
     Episodes,
     SeedInOptions,
+    UntilDone,
     create_env,
     episode_infos,
+    frames_per_step,
+    is_atari,
+    make_gym,
     reward_threshold,
     spaces_of,
     time_limit,
@@ -33,8 +39,10 @@ from algos.folders import open_folder
 from algos.logs import Log, Table, read_table
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
-from algos.run import Run, Averages
+from algos.run import Averages, Run
+from algos.videos import record_episode
 from rlbatch import CallOrderError, DictTensor, RL_Agent, TemporalDictTensor
+from rlbatch.envs import GymEnvInf
 from tests.algos.tasks import COUNTDOWN, TWO_STATES
 
 # --- Policies. ---
@@ -248,7 +256,7 @@ def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
     observation, running = env.reset()
     n_steps = 0
     while len(running):
-        (after, _), (_, running) = env.step(agent(None, observation, {"stochastic": NO})[0])
+        (after, _), (_, running) = env.step(agent(None, observation, {"stochastic": torch.tensor([False])})[0])
         n_steps += 1
     assert found == after["episode_return"].item()
     assert pictures[0].shape[:2] == size
@@ -328,7 +336,7 @@ def test_figures_are_in_the_table_and_in_tensorboard(tmp_path, capsys):
     with Log(tmp_path, total_steps=100) as log:
         log.write("training", 10, 0.5, {"losses/policy": torch.tensor(0.25)})
         log.write("training", 20, 1.0, {"losses/policy": math.nan})
-        log.show(20, latest="1", score="2")
+        log.show(20, latest="1", score="2", speed="3")
         log.say("a line")
     assert capsys.readouterr().out == "a line\n"
     rows = read_table(tmp_path / "training.csv")
@@ -338,6 +346,13 @@ def test_figures_are_in_the_table_and_in_tensorboard(tmp_path, capsys):
     scalars = events.Scalars("losses/policy")
     assert [scalar.step for scalar in scalars] == [10, 20]
     assert scalars[0].value == 0.25
+
+
+def test_tracking_without_its_package_says_what_to_install(tmp_path):
+    if importlib.util.find_spec("wandb"):
+        pytest.skip("wandb is installed")
+    with pytest.raises(ImportError, match="track: expected the package wandb, got none; pip inst"):
+        Log(tmp_path, total_steps=1, track=True)
 
 
 def test_a_curve_needs_no_evaluation(tmp_path):
@@ -433,6 +448,25 @@ def test_the_target_is_the_environments_unless_another_is_given():
     assert countdown().target == math.inf  # It names none.
     assert parse(Options, "x", ["--target-return", "3"]).target == 3
     assert parse(Options, "x", ["--target-return", "None"]).target == math.inf
+
+
+def test_atari_games_have_defaults_of_their_own():
+    @dataclasses.dataclass(frozen=True)
+    class WithAtari(Options):
+        """Of an algorithm."""
+
+        atari: ClassVar[dict[str, Any]] = {"width": 512, "n_envs": 121, "n_processes": 0}
+
+    config = parse(WithAtari, "x", ["--env-id", "ALE/Pong-v5", "--seed", "3"])
+    assert (config.env_id, config.width, config.n_envs, config.seed) == ("ALE/Pong-v5", 512, 121, 3)
+    assert parse(WithAtari, "x", ["--env-id", "ALE/Pong-v5", "--width", "9"]).width == 9
+    assert parse(WithAtari, "x", ["--env-id", "CartPole-v1"]).width == 8
+    assert parse(WithAtari, "x", []).n_envs == 16
+
+
+def test_rejects_checkpoints_amid_a_row_of_the_log():
+    with pytest.raises(ValueError, match=r"expected a multiple of log_every \(3\), got 50"):
+        RunConfig(log_every=3)
 
 
 def test_rejects_environments_that_can_not_be_dealt_out():

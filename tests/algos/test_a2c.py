@@ -1,0 +1,297 @@
+"""A2C: its loss, its memory, its groups, that it learns, and that a run can be resumed."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from algos.a2c.agent import create_agent
+from algos.a2c.train import Config, loss, main, train
+from algos.a2c.window import Window
+from algos.environments import Episodes, create_env, episode_infos
+from algos.logs import read_table
+from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
+from tests.algos.runs import assert_same, contents
+from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
+
+
+def small(folder: Path | None, **options: Any) -> Config:
+    """Returns a run of 12 iterations of the two-state task, with a checkpoint in the middle."""
+    common = {
+        "env_id": TWO_STATES,
+        "n_envs": 4,
+        "n_timesteps": 4,
+        "n_processes": 0,
+        "total_steps": 12 * 16,
+        "evaluation_episodes": 10,
+        "evaluate_every": 5,
+        "checkpoint_every": 6,
+        "target_return": None,
+        "hidden_size": 8,
+        "checkpoint_dir": None if folder is None else str(folder),
+    }
+    return Config(**{**common, **options})
+
+
+def acquire(env_id: str, n_timesteps: int, n_executes: int = 1, **options: Any) -> Any:
+    """Returns what four environments that reset themselves give, and the agent that acted."""
+    arguments = {"hidden_size": 8, "recurrent": False, "bf16": False, "device": "cpu", **options}
+    torch.manual_seed(1)
+    agent = create_agent(env_id, **arguments)
+    with RL_Batcher(
+        n_timesteps=n_timesteps,
+        create_agent=create_agent,
+        agent_args={"env_id": env_id, **arguments},
+        create_env=create_env,
+        env_args={"env_id": env_id, "n_envs": 4, "device": "cpu", "autoreset": True},
+        n_processes=0,
+        seeds=0,
+    ) as batcher:
+        batcher.update(agent.model.state_dict())
+        batcher.reset(*episode_infos(4, 0, Episodes.TRAINING, 0))
+        found = []
+        for _ in range(n_executes):
+            batcher.execute()
+            found.append(batcher.get()[0])
+    return found, agent
+
+
+# --- The loss. ---
+
+# One row: an episode terminates at 1; the next one is cut at 3; the slot ends in a third.
+REWARD = [1.0, 2.0, 3.0, 4.0, 5.0]
+VALUE = [0.5, 1.5, 2.5, 3.5, 4.5]
+NEXT_VALUE = [1.5, 0.0, 3.5, 7.0, 8.0]
+LOG_PROB = [-0.1, -0.2, -0.3, -0.4, -0.5]
+BEHAVIOUR = [-0.3, -0.1, -0.3, -1.0, -0.2]
+ENTROPY = [0.6, 0.7, 0.8, 0.9, 1.0]
+ENDS = [False, True, False, True, True]  # After which nothing of the row counts.
+DISCOUNT = 0.5
+
+
+class KnownAgent:
+    """Replays the tables above."""
+
+    def __init__(self) -> None:
+        tables = {"log_prob": LOG_PROB, "value": VALUE, "entropy": ENTROPY}
+        self.outputs = {
+            name: torch.tensor([table], requires_grad=True) for name, table in tables.items()
+        }
+
+    def replay(self, trajectories: Trajectories) -> TemporalDictTensor:
+        outputs = {**self.outputs, "next_value": torch.tensor([NEXT_VALUE])}
+        return TemporalDictTensor(outputs, trajectories.trajectories.lengths)
+
+
+def known_trajectories() -> Trajectories:
+    steps = {
+        "_observation/reward": torch.tensor([REWARD]),
+        "_observation/terminated": torch.tensor([[False, True, False, False, False]]),
+        "_observation/truncated": torch.tensor([[False, False, False, True, False]]),
+        "action/log_prob": torch.tensor([BEHAVIOUR]),
+    }
+    return Trajectories(DictTensor(), TemporalDictTensor(steps))
+
+
+def literal_targets(gae_lambda: float, vtrace: bool) -> tuple[list[float], list[float]]:
+    """Returns advantages and targets of the value, by their definitions, from the last step on."""
+    advantages, targets = [0.0] * 5, [0.0] * 5
+    for t in reversed(range(5)):
+        ratio = math.exp(LOG_PROB[t] - BEHAVIOUR[t]) if vtrace else 1.0
+        weight, trace = min(1.0, ratio), min(1.0, ratio) * (1.0 if vtrace else gae_lambda)
+        delta = REWARD[t] + DISCOUNT * NEXT_VALUE[t] - VALUE[t]
+        rest = 0.0 if ENDS[t] else targets[t + 1] - VALUE[t + 1]
+        targets[t] = VALUE[t] + weight * delta + DISCOUNT * trace * rest
+        if vtrace:
+            following = NEXT_VALUE[t] if ENDS[t] else targets[t + 1]
+            advantages[t] = weight * (REWARD[t] + DISCOUNT * following - VALUE[t])
+        else:
+            advantages[t] = targets[t] - VALUE[t]
+    return advantages, targets
+
+
+@pytest.mark.parametrize(
+    "options", [{"gae_lambda": 1.0}, {"gae_lambda": 0.25}, {"vtrace": True}], ids=str
+)
+def test_the_loss_and_its_gradients_are_those_of_the_definition(options):
+    config = Config(discount=DISCOUNT, entropy_coefficient=0.25, value_coefficient=2.0, **options)
+    agent = KnownAgent()
+    total, parts = loss(agent, known_trajectories(), config)
+    total.backward()
+
+    advantages, targets = literal_targets(config.gae_lambda, config.vtrace)
+    policy = -sum(lp * a for lp, a in zip(LOG_PROB, advantages, strict=True)) / 5
+    value = sum((v - target) ** 2 for v, target in zip(VALUE, targets, strict=True)) / 5
+    entropy = sum(ENTROPY) / 5
+    found = {name: part.item() for name, part in parts.items()}
+    expected = {"losses/policy": policy, "losses/value": value, "losses/entropy": entropy}
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert total.item() == pytest.approx(policy + 2.0 * value - 0.25 * entropy, rel=1e-5)
+    slopes = {
+        "log_prob": [-a / 5 for a in advantages],
+        "value": [2.0 * 2 * (v - target) / 5 for v, target in zip(VALUE, targets, strict=True)],
+        "entropy": [-0.25 / 5] * 5,
+    }
+    for name, slope in slopes.items():
+        torch.testing.assert_close(agent.outputs[name].grad, torch.tensor([slope]))
+
+
+# --- The agent. ---
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+def test_replaying_gives_what_acting_gave(recurrent):
+    (_, second), agent = acquire(COUNTDOWN, 12, n_executes=2, recurrent=recurrent)
+    steps = second.trajectories
+    assert steps["observation/initial_state"][:, 1:].any(), "no episode began within the slot"
+    if recurrent:
+        assert second.info["agent_state/memory"].any(), "the slot began with an empty memory"
+    replay = agent.replay(second)
+    torch.testing.assert_close(replay["log_prob"], steps["action/log_prob"])
+    assert replay["log_prob"].requires_grad
+    assert replay["value"].requires_grad
+    assert not replay["next_value"].requires_grad
+
+
+@pytest.mark.parametrize("recurrent", [False, True])
+@pytest.mark.parametrize("env_id", [COUNTDOWN, TWO_STATES], ids=["terminated", "truncated"])
+def test_the_next_value_is_that_of_what_a_step_led_to(env_id, recurrent):
+    (trajectories,), agent = acquire(env_id, 20, recurrent=recurrent)
+    steps, model = trajectories.trajectories, agent.model
+    replay = agent.replay(trajectories)
+    n_cut = 0
+    for row in range(4):
+        memory = torch.zeros(1, 8)
+        for t in range(20):
+            if recurrent:
+                memory *= ~steps["observation/initial_state"][row, t]
+                memory = model.memory(model.features(steps["observation/frame"][row, t])[None], memory)
+            features = model.features(steps["_observation/frame"][row, t])[None]
+            if recurrent:
+                features = model.memory(features, memory)
+            expected = model.value(features)[0] * ~steps["_observation/terminated"][row, t]
+            n_cut += int(steps["_observation/done"][row, t])
+            torch.testing.assert_close(replay["next_value"][row, t], expected.detach())
+    assert n_cut >= 4
+
+
+# --- Groups. ---
+
+
+def part(first: int, n_timesteps: int) -> Trajectories:
+    """Returns steps of four environments, with 100 times the environment plus the time."""
+    times = torch.arange(first, first + n_timesteps)
+    steps = {"x": 100 * torch.arange(4)[:, None] + times}
+    info = {
+        "policy_version": torch.full((4,), first),
+        "agent_state/memory": 100 * torch.arange(4) + first,
+    }
+    return Trajectories(DictTensor(info), TemporalDictTensor(steps))
+
+
+def test_groups_take_turns_with_their_last_steps():
+    window = Window(n_parts=2, n_groups=2)
+    window.add(part(0, 2))
+    assert window.group(0).trajectories["x"].tolist() == [[0, 1], [100, 101]]
+    window.add(part(2, 2))
+    window.add(part(4, 2))
+    for number, rows in ((1, (2, 3)), (2, (0, 1)), (3, (2, 3))):
+        found = window.group(number)
+        assert found.trajectories["x"].tolist() == [
+            [100 * row + t for t in range(2, 6)] for row in rows
+        ]
+        assert found.trajectories["policy_version"].tolist() == [[2, 2, 4, 4]] * 2
+        assert found.info["agent_state/memory"].tolist() == [100 * row + 2 for row in rows]
+    window.clear()
+    window.add(part(6, 2))
+    assert window.group(0).trajectories["x"].tolist() == [[6, 7], [106, 107]]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_groups": 3}, r"n_timesteps: expected a multiple of n_groups \(3\), got 16"),
+        ({"n_groups": 8, "n_envs": 12}, r"n_envs: expected a multiple of n_groups \(8\), got 12"),
+        ({"asynchronous": True, "n_processes": 0}, "n_processes: expected 1 or more for asynchr"),
+    ],
+)
+def test_rejects_what_does_not_fit_together(options, message):
+    with pytest.raises(ValueError, match=message):
+        Config(**options)
+
+
+# --- Training. ---
+
+KINDS = {
+    "plain": {},
+    "recurrent": {"recurrent": True},
+    "groups": {"vtrace": True, "n_groups": 2},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_learns_the_two_state_task(tmp_path, kind):
+    options = {"total_steps": 60_000, "evaluate_every": 20, "target_return": "threshold"}
+    # Nothing that is done has any effect later.
+    sizes = {"n_envs": 8, "n_timesteps": 8, "hidden_size": 32, "discount": 0.5}
+    options |= {"learning_rate": 0.003, "checkpoint_every": 1000, **sizes}
+    config = small(tmp_path, **options, **KINDS[kind])
+    result = train(config)
+    returns = [float(row["charts/episodic_return"]) for row in read_table(tmp_path / "training.csv")]
+    assert [x for x in returns if not math.isnan(x)][0] < 6  # A guess is worth 4.
+    assert result.score.mean >= 7.5
+    assert result.n_steps < 60_000, "it did not stop when the task was solved"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, kind):
+    options = {"evaluate_every": 6, **KINDS[kind]}
+    n_steps = 6 * 16 // options.get("n_groups", 1)
+    half = train(small(tmp_path / "half", **options, total_steps=n_steps))
+    whole = train(small(tmp_path / "whole", **options, total_steps=2 * n_steps))
+    resumed = train(
+        small(None, **options, total_steps=2 * n_steps, resume=str(tmp_path / "half"))
+    )
+    assert (half.n_iterations, resumed.n_iterations, whole.n_iterations) == (6, 12, 12)
+    assert resumed.score == whole.score
+    assert_same(contents(resumed.folder, "a2c"), contents(whole.folder, "a2c"))
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [0.0] * 12),
+        ({"n_groups": 2, "vtrace": True}, [0.0, 0.5, 0.5, 0.5, 0.5, 0.5] * 2),
+        # The first steps after a checkpoint have to wait for the weights.
+        (
+            {"asynchronous": True, "n_processes": 1, "vtrace": True},
+            [0.0, 1.0, 1.0, 1.0, 1.0, 1.0] * 2,
+        ),
+    ],
+    ids=["blocking", "groups", "asynchronous"],
+)
+def test_the_lag_of_the_policy_is_reported(tmp_path, options, expected):
+    train(small(tmp_path, **options, total_steps=12 * 16 // options.get("n_groups", 1)))
+    rows = read_table(tmp_path / "training.csv")
+    assert [float(row["charts/policy_lag"]) for row in rows] == expected
+
+
+def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
+    options = ["--n-envs", "4", "--n-groups", "2", "--n-timesteps", "4", "--total-steps", "64"]
+    few = ["--evaluation-episodes", "1", "--hidden-size", "16", "--checkpoint-every", "100"]
+    folder = tmp_path / "run"
+    arguments = ["--env-id", "BoxingNoFrameskip-v4", *options, *few, "--checkpoint-dir", str(folder)]
+    monkeypatch.setattr("sys.argv", ["a2c", *arguments, "--log-every", "4", "--n-threads", "1"])
+    main()
+    assert json.loads((folder / "config.json").read_text())["vtrace"] is True
+    rows = read_table(folder / "training.csv")
+    assert [int(row["step"]) for row in rows] == [32, 64]
+    for row in rows:
+        assert float(row["charts/raw_FPS"]) == pytest.approx(4 * float(row["charts/SPS"]))
+        assert math.isfinite(float(row["losses/policy"]))
+        assert 0 < float(row["losses/entropy"]) < math.log(18)
