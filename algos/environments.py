@@ -70,8 +70,9 @@ def create_env(
         autoreset: Start the next episode when one ends.
     """
     if is_atari(env_id):
-        games = create_atari(env_id, n_envs, device, seed)
-        return games if autoreset else UntilDone(games)
+        if autoreset:  # Not all at the same place of a game, in training.
+            return create_atari(env_id, n_envs, device, seed, decorrelate_steps=200)
+        return UntilDone(create_atari(env_id, n_envs, device, seed))
     kind = GymEnvInf if autoreset else GymEnv
     env = kind([make_gym(env_id) for _ in range(n_envs)], seed)
     if torch.device(device).type == "cpu":
@@ -92,14 +93,45 @@ def frames_per_step(env_id: str) -> int:
     return 4 if is_atari(env_id) else 1
 
 
-def create_atari(env_id: str, n_envs: int, device: DeviceLike, seed: int) -> AtariEnv:
+def create_atari(
+    env_id: str, n_envs: int, device: DeviceLike, seed: int, decorrelate_steps: int = 0
+) -> AtariEnv:
     """Creates Atari games with the usual preprocessing, whose episodes are whole games.
 
     Where Gymnasium's environment of that name has sticky actions (those of version 5, with
     probability 0.25), so do these.
+
+    Args:
+        env_id: See `is_atari`.
+        n_envs: How many.
+        device: Where they run.
+        seed: Used where a reset brings none.
+        decorrelate_steps: See `AtariEnv`.
     """
     sticky = 0.25 if env_id.startswith("ALE/") else 0.0
-    return AtariEnv(env_id, n_envs, device, seed, repeat_action_probability=sticky)
+    options = {"repeat_action_probability": sticky, "decorrelate_steps": decorrelate_steps}
+    return AtariEnv(env_id, n_envs, device, seed, **options)
+
+
+def frame_statistics(env_id: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns how the frames of a game are distributed while it is played at random.
+
+    Returns:
+        The mean of each pixel, [height, width] float32, rounded; and the root of the mean squared
+        distance from it, over all pixels, but at least 1; in bytes.
+    """
+    n_envs, n_steps = 16, 500
+    env = create_atari(env_id, n_envs, "cpu", seed)
+    env.reset()
+    generator = torch.Generator().manual_seed(seed)
+    frames = []
+    for _ in range(n_steps):
+        drawn = torch.randint(int(env.action_space.n), (n_envs,), generator=generator)
+        frames.append(env.step(DictTensor({"action": drawn}))[1][0]["frame"][:, -1])
+    env.close()
+    seen = torch.cat(frames).float()
+    mean = seen.mean(0).round()
+    return mean, (seen - mean).square().mean().sqrt().clamp(min=1.0)
 
 
 class UntilDone(VecEnv):

@@ -50,10 +50,16 @@ class NatureCNN(nn.Module):
     """The convolutions of DQN, and one linear layer.
 
     Weights and activations are channels-last, which convolutions on CPUs and tensor cores prefer.
+    Frames are centred and scaled inside; `mean` and `scale` say how.
 
     Args:
         shape: [stack, height, width] of an observation.
         hidden_size: Of the features; 512 in the source.
+
+    Attributes:
+        mean: [height, width] float32, what is subtracted from every frame: whole numbers, so that
+            nothing is lost in bfloat16; 0 at first.
+        scale: float32, what frames are divided by after that; 255 at first.
 
     Source:
         Mnih et al., Human-level control through deep reinforcement learning, Nature 518, 2015,
@@ -75,7 +81,14 @@ class NatureCNN(nn.Module):
         with torch.no_grad():
             n_features = self._others(self._first(torch.zeros(1, *shape))).shape[-1]
         self._others.extend([linear(n_features, hidden_size, gain), nn.ReLU()])
+        self.register_buffer("mean", torch.zeros(shape[1:]))
+        self.register_buffer("scale", torch.tensor(255.0))
         self.to(memory_format=torch.channels_last)
+
+    def normalize(self, mean: Tensor, scale: Tensor) -> None:
+        """Sets what is subtracted from frames and what they are divided by; see the attributes."""
+        self.mean.copy_(mean)
+        self.scale.copy_(scale)
 
     def forward(self, frame: Tensor) -> Tensor:
         """Returns features [..., hidden_size] of frames [..., stack, height, width] uint8."""
@@ -84,7 +97,8 @@ class NatureCNN(nn.Module):
         dtype = torch.get_autocast_dtype(device) if is_mixed else torch.float32
         # Bytes are exact in bfloat16 too. To scale the weights is less work than to scale them.
         frames = frame.flatten(0, -4).contiguous(memory_format=torch.channels_last).to(dtype)
-        first = torch.conv2d(frames, self._first.weight / 255, self._first.bias, self._first.stride)
+        weight, bias = self._first.weight / self.scale, self._first.bias
+        first = torch.conv2d(frames - self.mean.to(dtype), weight, bias, self._first.stride)
         return self._others(first).unflatten(0, frame.shape[:-3])
 
 

@@ -34,7 +34,7 @@ class Model(nn.Module):
         bf16: bool = False,
     ):
         super().__init__()
-        self._encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
+        self.encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
         self.memory = nn.GRUCell(hidden_size, hidden_size) if recurrent else None
         self._policy = policy_head(action_space, hidden_size)
         self._value = linear(hidden_size, 1)
@@ -42,7 +42,7 @@ class Model(nn.Module):
     def features(self, frame: Tensor) -> Tensor:
         """Returns features [..., hidden_size] float32 of observations [..., *shape]."""
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            features = self._encoder(frame if frame.dtype == torch.uint8 else frame.float())
+            features = self.encoder(frame if frame.dtype == torch.uint8 else frame.float())
         return features.float()
 
     def remember(self, features: Tensor, memory: Tensor) -> Tensor:

@@ -22,7 +22,7 @@ from torch.nn.functional import mse_loss
 from algos.a2c.agent import Agent, create_agent
 from algos.a2c.window import Window
 from algos.command_line import RunConfig, parse
-from algos.environments import Episodes, create_env, episode_infos
+from algos.environments import Episodes, create_env, episode_infos, frame_statistics
 from algos.evaluation import evaluate
 from algos.reproducibility import set_up
 from algos.run import Result, Run
@@ -44,6 +44,7 @@ class Config(RunConfig):
         "learning_rate": 6.5e-4,
         "hidden_size": 512,
         "bf16": True,
+        "normalize_frames": True,
         "total_steps": 3_000_000,
         "evaluation_episodes": 30,
         "evaluation_timesteps": 50,
@@ -79,6 +80,8 @@ class Config(RunConfig):
     """Whether the agent has a memory."""
     bf16: bool = False
     """Whether features are computed in bfloat16, which recent processors do faster."""
+    normalize_frames: bool = False
+    """Whether images are centred and scaled by what is seen in play at random."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -135,6 +138,8 @@ def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     set_up(config.seed, config.torch_deterministic, config.n_threads)
     agent = new_agent(config)(device=config.device)
+    if config.normalize_frames:
+        agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.RMSprop(
         agent.model.parameters(), config.learning_rate, alpha=0.99, eps=1e-5
     )

@@ -44,14 +44,14 @@ class Model(nn.Module):
             raise TypeError(f"action_space: expected Discrete, got {action_space}")
         if action_space.start:
             raise ValueError(f"action_space: expected actions from 0 on, got {action_space}")
-        self._encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
+        self.encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
         self._advantages = linear(hidden_size, int(action_space.n))
         self._value = linear(hidden_size, 1) if duelling else None
 
     def forward(self, frame: Tensor) -> Tensor:
         """Returns values [..., n_actions] float32 of observations [..., *shape]."""
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            features = self._encoder(frame if frame.dtype == torch.uint8 else frame.float())
+            features = self.encoder(frame if frame.dtype == torch.uint8 else frame.float())
         features = features.float()
         advantages = self._advantages(features)
         if self._value is None:

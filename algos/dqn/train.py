@@ -22,7 +22,13 @@ from torch.nn.functional import smooth_l1_loss
 from algos.command_line import RunConfig, parse
 from algos.dqn.agent import Agent, Model, create_agent
 from algos.dqn.memory import ReplayMemory
-from algos.environments import Episodes, create_env, episode_infos, spaces_of
+from algos.environments import (
+    Episodes,
+    create_env,
+    episode_infos,
+    frame_statistics,
+    spaces_of,
+)
 from algos.evaluation import evaluate
 from algos.reproducibility import set_up
 from algos.run import Result, Run
@@ -47,6 +53,7 @@ class Config(RunConfig):
         "exploration_steps": 200_000,
         "hidden_size": 512,
         "bf16": True,
+        "normalize_frames": True,
         "total_steps": 1_500_000,
         "evaluation_episodes": 30,
         "evaluation_timesteps": 50,
@@ -100,6 +107,8 @@ class Config(RunConfig):
     """Width of the features."""
     bf16: bool = False
     """Whether features are computed in bfloat16, which recent processors do faster."""
+    normalize_frames: bool = False
+    """Whether images are centred and scaled by what is seen in play at random."""
 
     @property
     def updates_per_iteration(self) -> int:
@@ -176,6 +185,8 @@ def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     set_up(config.seed, config.torch_deterministic, config.n_threads)
     agent = new_agent(config)(device=config.device)
+    if config.normalize_frames:
+        agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate, eps=1e-4)
     target_model, memory = copy.deepcopy(agent.model), new_memory(config)
     kept = {"target_model": target_model, **({"memory": memory} if config.save_memory else {})}

@@ -345,7 +345,7 @@ def test_every_environment_has_an_epsilon_of_its_own():
 def test_duelling_values_are_a_value_and_advantages_around_it():
     model = Model(FLAT, spaces.Discrete(3), 8, duelling=True)
     frame = torch.randn(5, 2)
-    torch.testing.assert_close(model(frame).mean(-1), model._value(model._encoder(frame))[:, 0])
+    torch.testing.assert_close(model(frame).mean(-1), model._value(model.encoder(frame))[:, 0])
     assert Agent(model, 0.0, "cpu").model is model
     with pytest.raises(TypeError, match="action_space: expected Discrete, got Box"):
         Model(FLAT, FLAT, 8)

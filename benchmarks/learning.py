@@ -1,9 +1,9 @@
-"""Seconds until REINFORCE solves CartPole-v1, with its default options, for several seeds.
+"""Seconds until an algorithm solves an environment, with its default options, for several seeds.
 
-A run ends when two evaluations in a row, of 100 complete episodes each that nobody has seen, reach
-a mean return of 475; the second one is of the final weights, and is what is reported. The seconds
-are those of training with its evaluations, from the first iteration on; the seconds that the
-processes take to start come before.
+A run ends when two evaluations in a row, of complete episodes that nobody has seen, reach the target
+(the environment's own, such as 475 for CartPole-v1); the second one is of the final weights, and is
+what is reported. The seconds are those of training with its evaluations, from the first iteration
+on; the seconds that the processes take to start come before.
 
 - `n_solved`: seeds that reached the target.
 - `seconds_median`, `seconds_max`: over the seeds.
@@ -15,11 +15,13 @@ from __future__ import annotations
 import statistics
 import tempfile
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
+from typing import Literal
 
 import tyro
 
-from algos.reinforce.train import Config, train
+from algos.command_line import parse
 from benchmarks.report import Report
 
 
@@ -27,8 +29,14 @@ from benchmarks.report import Report
 class Options:
     """What to measure."""
 
+    algorithm: Literal["reinforce", "a2c", "dqn"] = "reinforce"
+    """Which one learns."""
+    env_id: str = "CartPole-v1"
+    """Where."""
     n_seeds: int = 5
     """Runs, with the seeds from 0 on."""
+    options: tuple[str, ...] = ()
+    """More options of the runs, such as --options --total-steps 3000000."""
     runs: str | None = None
     """Folder to keep the runs in, with logs and curves; they are dropped if there is none."""
     out: str | None = None
@@ -37,13 +45,19 @@ class Options:
 
 def main(options: Options) -> None:
     """Trains once per seed, prints a table and, last, one JSON object."""
-    report = Report("reinforce", ["seed", "return", "deviation", "steps", "iterations", "seconds"])
+    module = import_module(f"algos.{options.algorithm}.train")
+    columns = ["seed", "return", "deviation", "steps", "iterations", "seconds"]
+    report = Report(options.algorithm, columns)
+    report.figure("env_id", options.env_id)
+    report.figure("options", " ".join(options.options))
     seconds, n_solved = [], 0
     with tempfile.TemporaryDirectory() as dropped:
         for seed in range(options.n_seeds):
             folder = Path(options.runs or dropped) / f"seed_{seed}"
-            config = Config(seed=seed, checkpoint_dir=str(folder))
-            result = train(config)
+            arguments = ["--env-id", options.env_id, "--seed", str(seed), *options.options]
+            arguments += ["--checkpoint-dir", str(folder)]
+            config = parse(module.Config, options.algorithm, arguments)
+            result = module.train(config)
             score, n_steps = result.score, result.n_steps
             report.row(
                 seed,
