@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 
 # One module of benchmarks/ per published number; scripts/gpu_suite.sh runs the same list.
-BENCHMARKS ?= atari_cpu batcher dicttensor reinforce
+BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor learning
 
 .DELETE_ON_ERROR:
 .PHONY: train test slow check conformance sanitize bench gpu docs clean

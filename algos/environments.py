@@ -207,7 +207,7 @@ class SeedInOptions(gymnasium.Wrapper):
 
 
 def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:
-    """Returns the observation space, of shape [n] or [stack, height, width], and the action space."""
+    """Returns the space of observations, [n] or [stack, height, width], and that of actions."""
     env = create_atari(env_id, 1, "cpu", 0) if is_atari(env_id) else make_gym(env_id)
     env.close()
     return env.observation_space, env.action_space

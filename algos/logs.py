@@ -132,5 +132,7 @@ def _track(folder: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError("track: expected the package wandb, got none; pip install wandb") from error
+        raise ImportError(
+            "track: expected the package wandb, got none; pip install wandb"
+        ) from error
     return wandb.init(project="rlbatch", name=folder.name, dir=str(folder), sync_tensorboard=True)

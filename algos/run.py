@@ -28,8 +28,8 @@ from algos.environments import Episodes
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log
-from algos.videos import record_episode
 from algos.reproducibility import get_generators, set_generators
+from algos.videos import record_episode
 from rlbatch import RL_Agent, TemporalDictTensor
 
 

@@ -32,7 +32,7 @@ def record_episode(
     env, look, fps = _create(env_id, seed)
     info = DictTensor({"stochastic": torch.tensor([stochastic]), "seed": torch.tensor([seed])})
     state, (observation, _) = agent.initial_state(info, 1), env.reset()
-    with imageio.get_writer(path, fps=fps, **_options(path)) as writer, torch.no_grad():
+    with imageio.get_writer(path, **_options(path, fps)) as writer, torch.no_grad():
         done = False
         while not done:
             writer.append_data(look())
@@ -52,6 +52,7 @@ def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], f
     return GymEnv([gym], seed), gym.render, float(gym.metadata.get("render_fps", 30))
 
 
-def _options(path: Path) -> dict:
-    # macro_block_size: any even size may stay as it is.
-    return {"macro_block_size": 2} if path.suffix == ".mp4" else {"loop": 0}
+def _options(path: Path, fps: float) -> dict:
+    if path.suffix == ".gif":
+        return {"duration": 1000 / fps, "loop": 0}
+    return {"fps": fps, "macro_block_size": 2}  # Any even size may stay as it is.

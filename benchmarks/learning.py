@@ -1,9 +1,9 @@
 """Seconds until an algorithm solves an environment, with its default options, for several seeds.
 
-A run ends when two evaluations in a row, of complete episodes that nobody has seen, reach the target
-(the environment's own, such as 475 for CartPole-v1); the second one is of the final weights, and is
-what is reported. The seconds are those of training with its evaluations, from the first iteration
-on; the seconds that the processes take to start come before.
+A run ends when two evaluations in a row, of complete episodes that nobody has seen, reach the
+target (the environment's own, such as 475 for CartPole-v1); the second one is of the final weights,
+and is what is reported. The seconds are those of training with its evaluations, from the first
+iteration on; the seconds that the processes take to start come before.
 
 - `n_solved`: seeds that reached the target.
 - `seconds_median`, `seconds_max`: over the seeds.

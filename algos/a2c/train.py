@@ -121,9 +121,7 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
     value_loss = mse_loss(value, value_target)
     entropy = replay["entropy"].mean()
     total = (
-        policy_loss
-        + config.value_coefficient * value_loss
-        - config.entropy_coefficient * entropy
+        policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
     )
     parts = {"policy": policy_loss, "value": value_loss, "entropy": entropy}
     return total, {f"losses/{name}": part.detach() for name, part in parts.items()}

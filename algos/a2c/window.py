@@ -2,9 +2,10 @@
 
 NOTE [ staggered groups ]
 
-With G groups and windows of N steps, every acquisition of N / G steps is followed by an update, with
-the last N steps of one group. So there are G updates in the time in which each step is learnt from
-once, and only the last steps of a window were taken by the newest policy. One group is plain A2C.
+With G groups and windows of N steps, every acquisition of N / G steps is followed by an update,
+with the last N steps of one group. So there are G updates in the time in which each step is learnt
+from once, and only the last steps of a window were taken by the newest policy. One group is plain
+A2C.
 
 Source: Dalton et al., Accelerating Reinforcement Learning through GPU Atari Emulation, 2020,
 arXiv:1907.08467, section 4 ("batching strategy").
@@ -37,7 +38,9 @@ class Window:
 
     def add(self, part: Trajectories) -> None:
         """Adds the next steps, [B, T, ...], and with each `policy_version` [B, T]."""
-        version = part.info["policy_version"].unsqueeze(1).expand(-1, part.trajectories.n_timesteps())
+        version = (
+            part.info["policy_version"].unsqueeze(1).expand(-1, part.trajectories.n_timesteps())
+        )
         part.trajectories.set("policy_version", version)
         self._parts.append(part)
 

@@ -12,8 +12,8 @@ last frame; nobody acted on it. Entry q of an episode of three steps, k = 3 fram
     is_end       .    .    .    x         .    .
     stack of q   --f0 -f0f1 f0f1f2 f1f2f3 --g0 -g0g1
 
-A transition begins at an entry that is no end and is followed by n entries; it leads to the n-th, or to
-the end of its episode. So nothing crosses the edge of an episode.
+A transition begins at an entry that is no end and is followed by n entries; it leads to the n-th,
+or to the end of its episode. So nothing crosses the edge of an episode.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ReplayMemory:
         ValueError: There is not room for one transition per environment.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a transition is, and where
         self,
         capacity: int,
         n_envs: int,
@@ -81,7 +81,9 @@ class ReplayMemory:
 
     def n_bytes(self) -> int:
         """Returns the bytes that it will take, or takes."""
-        per_entry = sum(int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._specs.values())
+        per_entry = sum(
+            int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._specs.values()
+        )
         return self._n_envs * self._size * per_entry
 
     def allocate(self) -> None:
@@ -202,7 +204,11 @@ class ReplayMemory:
             self._entries["priority"][place] = 0.0
 
     def _draw(self, n: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Returns environments, numbers of entries where transitions begin, and probabilities."""
+        """Returns environments, numbers of entries where transitions begin, and probabilities.
+
+        Raises:
+            ValueError: There are none.
+        """
         # A stack needs older frames, which are gone where the ring has come round.
         oldest = (self._written - self._size).clamp(min=0)
         first = torch.where(oldest > 0, oldest + self._stack - 1, 0)
@@ -227,7 +233,11 @@ class ReplayMemory:
     ) -> tuple[Tensor, Tensor, Tensor]:
         env = torch.randint(self._n_envs, (n,), device=self._device)
         fraction = torch.rand(n, dtype=torch.float64, device=self._device)
-        return env, first[env] + (fraction * n_possible[env]).long(), torch.ones_like(fraction).float()
+        return (
+            env,
+            first[env] + (fraction * n_possible[env]).long(),
+            torch.ones_like(fraction).float(),
+        )
 
     def _draw_by_priority(
         self, n: int, first: Tensor, n_possible: Tensor

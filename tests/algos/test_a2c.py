@@ -1,10 +1,8 @@
 """A2C: its loss, its memory, its groups, that it learns, and that a run can be resumed."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from algos.environments import Episodes, create_env, episode_infos
 from algos.logs import read_table
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
 from tests.algos.runs import assert_same, contents
-from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
+from tests.algos.tasks import COUNTDOWN, TWO_STATES
 
 
 def small(folder: Path | None, **options: Any) -> Config:
@@ -170,7 +168,9 @@ def test_the_next_value_is_that_of_what_a_step_led_to(env_id, recurrent):
         for t in range(20):
             if recurrent:
                 memory *= ~steps["observation/initial_state"][row, t]
-                memory = model.memory(model.features(steps["observation/frame"][row, t])[None], memory)
+                memory = model.memory(
+                    model.features(steps["observation/frame"][row, t])[None], memory
+                )
             features = model.features(steps["_observation/frame"][row, t])[None]
             if recurrent:
                 features = model.memory(features, memory)
@@ -242,7 +242,9 @@ def test_learns_the_two_state_task(tmp_path, kind):
     options |= {"learning_rate": 0.003, "checkpoint_every": 1000, **sizes}
     config = small(tmp_path, **options, **KINDS[kind])
     result = train(config)
-    returns = [float(row["charts/episodic_return"]) for row in read_table(tmp_path / "training.csv")]
+    returns = [
+        float(row["charts/episodic_return"]) for row in read_table(tmp_path / "training.csv")
+    ]
     assert [x for x in returns if not math.isnan(x)][0] < 6  # A guess is worth 4.
     assert result.score.mean >= 7.5
     assert result.n_steps < 60_000, "it did not stop when the task was solved"
@@ -254,9 +256,7 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, kind):
     n_steps = 6 * 16 // options.get("n_groups", 1)
     half = train(small(tmp_path / "half", **options, total_steps=n_steps))
     whole = train(small(tmp_path / "whole", **options, total_steps=2 * n_steps))
-    resumed = train(
-        small(None, **options, total_steps=2 * n_steps, resume=str(tmp_path / "half"))
-    )
+    resumed = train(small(None, **options, total_steps=2 * n_steps, resume=str(tmp_path / "half")))
     assert (half.n_iterations, resumed.n_iterations, whole.n_iterations) == (6, 12, 12)
     assert resumed.score == whole.score
     assert_same(contents(resumed.folder, "a2c"), contents(whole.folder, "a2c"))
@@ -285,7 +285,14 @@ def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
     options = ["--n-envs", "4", "--n-groups", "2", "--n-timesteps", "4", "--total-steps", "64"]
     few = ["--evaluation-episodes", "1", "--hidden-size", "16", "--checkpoint-every", "100"]
     folder = tmp_path / "run"
-    arguments = ["--env-id", "BoxingNoFrameskip-v4", *options, *few, "--checkpoint-dir", str(folder)]
+    arguments = [
+        "--env-id",
+        "BoxingNoFrameskip-v4",
+        *options,
+        *few,
+        "--checkpoint-dir",
+        str(folder),
+    ]
     monkeypatch.setattr("sys.argv", ["a2c", *arguments, "--log-every", "4", "--n-threads", "1"])
     main()
     assert json.loads((folder / "config.json").read_text())["vtrace"] is True

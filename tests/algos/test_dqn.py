@@ -117,7 +117,8 @@ class Tape:
         for steps in self.account:
             for at, (stack, action, *_) in enumerate(steps):
                 total, factor = 0.0, 1.0
-                for _, _, reward, following, terminated, done in steps[at : at + n_steps]:
+                for step in steps[at : at + n_steps]:
+                    _, _, reward, following, terminated, done = step
                     total += factor * reward
                     factor *= discount
                     if done:
@@ -298,7 +299,9 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(double):
     assert error.tolist() == pytest.approx(errors)
     assert abs(errors[0]) > 1 > abs(errors[2]), "both parts of the loss are needed"
     losses = [abs(e) - 0.5 if abs(e) > 1 else e * e / 2 for e in errors]
-    assert total.item() == pytest.approx(sum(w * x for w, x in zip([1, 0.5, 0.25], losses)) / 3)
+    assert total.item() == pytest.approx(
+        sum(w * x for w, x in zip([1, 0.5, 0.25], losses, strict=True)) / 3
+    )
     gradient = torch.zeros(4, 3)
     for row, (state, action, w) in enumerate([(0, 2, 1.0), (1, 0, 0.5), (2, 1, 0.25)]):
         gradient[state, action] = w * max(-1.0, min(1.0, errors[row])) / 3
@@ -368,7 +371,9 @@ def test_learns_the_two_state_task(tmp_path, kind):
     options |= {"checkpoint_every": 1000, "exploration_steps": 4000, "discount": 0.5}
     config = small(tmp_path, **options, **KINDS[kind])
     result = train(config)
-    returns = [float(row["charts/episodic_return"]) for row in read_table(tmp_path / "training.csv")]
+    returns = [
+        float(row["charts/episodic_return"]) for row in read_table(tmp_path / "training.csv")
+    ]
     assert [x for x in returns if not math.isnan(x)][0] < 6.5  # A guess is worth 4.
     assert result.score.mean >= 7.5
     assert result.n_steps < 40_000, "it did not stop when the task was solved"

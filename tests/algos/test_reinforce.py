@@ -1,8 +1,6 @@
 """REINFORCE: its loss, that it learns, and that a run is what its seed and its weights make it."""
 
-import ast
 import dataclasses
-import inspect
 import json
 import math
 from pathlib import Path
@@ -13,7 +11,6 @@ import pytest
 import torch
 
 from algos import checkpoints
-from algos.command_line import RunConfig, parse
 from algos.environments import Episodes, create_env, episode_infos
 from algos.evaluation import evaluate
 from algos.logs import read_table
@@ -345,29 +342,6 @@ def test_training_and_evaluation_play_different_episodes(tmp_path, monkeypatch):
 def test_each_part_may_be_on_a_gpu(tmp_path, place):
     result = train(small(tmp_path, **{place: "cuda"}))
     assert result.n_iterations == 3
-
-
-# --- The command line. ---
-
-
-def sentences(config_type: type) -> dict[str, str]:
-    """Returns the string under each field of a class."""
-    (body,) = (node.body for node in ast.parse(inspect.getsource(config_type)).body)
-    fields = [node for node in body if isinstance(node, ast.AnnAssign)]
-    return {
-        field.target.id: ast.literal_eval(body[body.index(field) + 1].value) for field in fields
-    }
-
-
-def test_help_lists_every_option_with_its_sentence(capsys):
-    with pytest.raises(SystemExit, match="0"):
-        parse(Config, "reinforce", ["--help"])
-    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
-    described = {**sentences(RunConfig), **sentences(Config)}
-    assert described.keys() == {field.name for field in dataclasses.fields(Config)}
-    for name, sentence in described.items():
-        assert f"--{name.replace('_', '-')}" in text
-        assert " ".join(sentence.split()) in text
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """The parts that the examples share."""
 
+import ast
 import dataclasses
 import importlib.util
+import inspect
 import math
 import random
 import time
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -251,12 +254,15 @@ def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
     agent = Constant("cpu")
     path = tmp_path / f"episode.{suffix}"
     found = record_episode(path, agent, env_id, seed=0, stochastic=False)
-    pictures = imageio.mimread(path, memtest=False)
+    with imageio.get_reader(path) as reader:
+        pictures = [*reader.iter_data()]
     env = create_env(env_id, 1, "cpu", 0)
     observation, running = env.reset()
     n_steps = 0
     while len(running):
-        (after, _), (_, running) = env.step(agent(None, observation, {"stochastic": torch.tensor([False])})[0])
+        (after, _), (_, running) = env.step(
+            agent(None, observation, {"stochastic": torch.tensor([False])})[0]
+        )
         n_steps += 1
     assert found == after["episode_return"].item()
     assert pictures[0].shape[:2] == size
@@ -473,6 +479,29 @@ def test_rejects_environments_that_can_not_be_dealt_out():
     with pytest.raises(ValueError, match=r"n_envs: expected a multiple of n_processes \(2\), got"):
         RunConfig(n_envs=3, n_processes=2)
     assert RunConfig(n_envs=3, n_processes=0).n_envs_per_process == 3
+
+
+def sentences(config_type: type) -> dict[str, str]:
+    """Returns the string under each field of a class."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(config_type)).body)
+    names = {field.name for field in dataclasses.fields(config_type)}
+    fields = [node for node in body if isinstance(node, ast.AnnAssign) and node.target.id in names]
+    return {
+        field.target.id: ast.literal_eval(body[body.index(field) + 1].value) for field in fields
+    }
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "a2c", "dqn"])
+def test_help_lists_every_option_with_its_sentence(capsys, algorithm):
+    config_type = import_module(f"algos.{algorithm}.train").Config
+    with pytest.raises(SystemExit, match="0"):
+        parse(config_type, algorithm, ["--help"])
+    text = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    described = {**sentences(RunConfig), **sentences(config_type)}
+    assert described.keys() == {field.name for field in dataclasses.fields(config_type)}
+    for name, sentence in described.items():
+        assert f"--{name.replace('_', '-')}" in text
+        assert " ".join(sentence.split()) in text
 
 
 # --- Runs. ---
