@@ -12,6 +12,7 @@ iteration on; the seconds that the processes take to start come before.
 
 from __future__ import annotations
 
+import shlex
 import statistics
 import tempfile
 from dataclasses import dataclass
@@ -35,8 +36,8 @@ class Options:
     """Where."""
     n_seeds: int = 5
     """Runs, with the seeds from 0 on."""
-    options: tuple[str, ...] = ()
-    """More options of the runs, such as --options --total-steps 3000000."""
+    options: str = ""
+    """More options of the runs, such as "--total-steps 3000000"."""
     runs: str | None = None
     """Folder to keep the runs in, with logs and curves; they are dropped if there is none."""
     out: str | None = None
@@ -49,12 +50,13 @@ def main(options: Options) -> None:
     columns = ["seed", "return", "deviation", "steps", "iterations", "seconds"]
     report = Report(options.algorithm, columns)
     report.figure("env_id", options.env_id)
-    report.figure("options", " ".join(options.options))
+    report.figure("options", options.options)
     seconds, n_solved = [], 0
     with tempfile.TemporaryDirectory() as dropped:
         for seed in range(options.n_seeds):
             folder = Path(options.runs or dropped) / f"seed_{seed}"
-            arguments = ["--env-id", options.env_id, "--seed", str(seed), *options.options]
+            arguments = ["--env-id", options.env_id, "--seed", str(seed)]
+            arguments += shlex.split(options.options)
             arguments += ["--checkpoint-dir", str(folder)]
             config = parse(module.Config, options.algorithm, arguments)
             result = module.train(config)

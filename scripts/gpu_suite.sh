@@ -19,7 +19,7 @@ OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
 STEP_LIMIT_S=${STEP_LIMIT_S:-300}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=(atari_gpu batcher dicttensor)
+[ $# -gt 0 ] || benchmarks=(atari_gpu a2c_atari batcher dicttensor)
 
 "$PYTHON" -c 'import torch, pytest' || exit 2
 mkdir -p "$OUT"
@@ -66,4 +66,7 @@ fi
 for name in "${benchmarks[@]}"; do
     step "benchmark_$name" bash -c "benchmark $name"
 done
+on_gpu="--device cuda --batcher-device cuda --evaluation-device cuda --no-torch-deterministic"
+step learning_pong "$PYTHON" -m benchmarks.learning --algorithm a2c --env-id PongNoFrameskip-v4 \
+    --n-seeds 3 --options "$on_gpu --n-envs 1200 --total-steps 8000000 --target-return 18"
 "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict

@@ -42,6 +42,7 @@ class Config(RunConfig):
         "n_groups": 20,
         "vtrace": True,
         "learning_rate": 6.5e-4,
+        "anneal_learning_rate": True,
         "hidden_size": 512,
         "bf16": True,
         "normalize_frames": True,
@@ -64,6 +65,8 @@ class Config(RunConfig):
     """Whether the next steps are acquired while these are learnt from; that needs processes."""
     learning_rate: float = 2e-3
     """Step size of RMSProp."""
+    anneal_learning_rate: bool = False
+    """Whether the step size falls to 0 over the steps of the training."""
     discount: float = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
     gae_lambda: float = 0.95
@@ -179,6 +182,9 @@ def train(config: Config) -> Result:
             window.add(trajectories.to(config.device))
 
             # Learn
+            if config.anneal_learning_rate:
+                rest = 1 - run.n_steps / config.total_steps
+                optimizer.param_groups[0]["lr"] = rest * config.learning_rate
             batch = window.group(run.iteration)
             total_loss, figures = loss(agent, batch, config)
             optimizer.zero_grad()

@@ -14,6 +14,7 @@ from algos.dqn.memory import ReplayMemory
 from algos.dqn.train import Config, correction, epsilon_at, loss, main, train
 from algos.environments import Episodes, create_atari, episode_infos
 from algos.logs import read_table
+from algos.play import Options, play
 from rlbatch import DictTensor, TemporalDictTensor
 from tests.algos.runs import assert_same, contents
 from tests.algos.tasks import TWO_STATES
@@ -399,6 +400,18 @@ def test_a_run_resumed_without_its_memory_fills_it_anew(tmp_path):
     assert losses[11] > 0
     assert losses[12] == 0.0
     assert losses[14] > 0
+
+
+def test_a_run_can_be_played(tmp_path):
+    result = train(small(tmp_path, env_id="CartPole-v1", total_steps=160, capture_video=True))
+    assert (tmp_path / "episode.mp4").stat().st_size > 1000
+    film = tmp_path / "film.gif"
+    options = Options(str(tmp_path), film, seed=3, stochastic=False)
+    found = play(options)
+    assert film.read_bytes().startswith(b"GIF")
+    assert 8 <= found <= 500
+    assert play(options) == found
+    assert result.n_steps == 160
 
 
 def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
