@@ -19,7 +19,8 @@ def draw_curve(folder: Path) -> None:
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
     training = _columns(folder / "training.csv", "step", "charts/episodic_return")
-    axes.plot(*training, color="tab:gray", alpha=0.6, label="training")
+    ended = ~np.isnan(training[1])  # In some rows no episode has.
+    axes.plot(*(column[ended] for column in training), color="tab:gray", alpha=0.6, label="training")
     names = ("step", "evaluation/return_mean", "evaluation/return_std")
     step, mean, std = _columns(folder / "evaluation.csv", *names)
     axes.plot(step, mean, "o-", color="tab:blue", markersize=3, label="evaluation")

@@ -93,11 +93,16 @@ class Run:
         self.folder = open_folder(algorithm, config)
         self._target = config.target
         self._averages = Averages()
-        self._create_agent, self._evaluation = create_agent, Evaluation(config, create_agent)
-        self._latest = "-"
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
         self._final: tuple[int, Score] | None = None
+        self._latest = "-"
         self._log = Log(self.folder, config.total_steps, self.n_steps, config.track)
+        self._create_agent = create_agent
+        try:
+            self._evaluation = Evaluation(config, create_agent)
+        except BaseException:
+            self._log.close()
+            raise
         self._started = time.perf_counter()
 
     @property

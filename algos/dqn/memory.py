@@ -29,6 +29,10 @@ from rlbatch import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceLike
 
 
+# What is drawn may be an end, of which a sensible memory holds few.
+_MOST_REDRAWS = 1000
+
+
 class ReplayMemory:
     """Keeps the last steps of every environment, and draws transitions from them.
 
@@ -133,7 +137,7 @@ class ReplayMemory:
             float32, of having been drawn, times the number of entries.
 
         Raises:
-            ValueError: There are no transitions yet.
+            ValueError: There are no transitions yet, or next to none.
         """
         env, number, probability = self._draw(n)
         total = torch.zeros(n, device=self._device)
@@ -162,10 +166,9 @@ class ReplayMemory:
 
     def set_priorities(self, place: Tensor, priority: Tensor) -> None:
         """Sets the priorities, positive float32, of transitions that were drawn from `place`."""
-        self._entries["priority"][place] = priority**self._exponent
-        self._highest_priority = torch.maximum(
-            self._highest_priority, (priority**self._exponent).max()
-        )
+        weight = priority.to(self._device) ** self._exponent
+        self._entries["priority"][place.to(self._device)] = weight
+        self._highest_priority = torch.maximum(self._highest_priority, weight.max())
 
     def state_dict(self) -> dict[str, Any]:
         """Returns all that it holds; no copies."""
@@ -207,7 +210,7 @@ class ReplayMemory:
         """Returns environments, numbers of entries where transitions begin, and probabilities.
 
         Raises:
-            ValueError: There are none.
+            ValueError: There are none, or next to none.
         """
         # A stack needs older frames, which are gone where the ring has come round.
         oldest = (self._written - self._size).clamp(min=0)
@@ -217,7 +220,7 @@ class ReplayMemory:
             raise ValueError("sample: expected transitions of every environment, got none of some")
         draw = self._draw_by_priority if self._exponent else self._draw_alike
         env, number, probability = draw(n, first, n_possible)
-        while True:
+        for _ in range(_MOST_REDRAWS):
             is_wrong = (number < first[env]) | (number >= first[env] + n_possible[env])
             is_wrong |= self._entries["is_end"][self._place(env, number)]
             if not bool(is_wrong.any()):
@@ -227,6 +230,7 @@ class ReplayMemory:
                 torch.where(is_wrong, new, old)
                 for new, old in zip(again, (env, number, probability), strict=True)
             )
+        raise ValueError("sample: expected room for more than the ends of episodes, got too little")
 
     def _draw_alike(
         self, n: int, first: Tensor, n_possible: Tensor

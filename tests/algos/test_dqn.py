@@ -230,6 +230,14 @@ def test_refuses_a_memory_without_room_or_transitions():
     memory.add(Tape(0, STACKED).steps(1))
     with pytest.raises(ValueError, match="sample: expected transitions of every environment"):
         memory.sample(1)
+    memory = ReplayMemory(2 * N_ENVS, N_ENVS, FLAT)
+    memory.allocate()
+    tape = Tape(0, FLAT)
+    memory.add(tape.steps(2))
+    memory.cut()
+    memory.add(tape.steps(1))  # All that is followed by something is an end.
+    with pytest.raises(ValueError, match="sample: expected room for more than the ends of episo"):
+        memory.sample(1)
 
 
 def test_stacks_are_those_that_an_atari_agent_saw():
