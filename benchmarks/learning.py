@@ -37,7 +37,7 @@ class Options:
     n_seeds: int = 5
     """Runs, with the seeds from 0 on."""
     options: str = ""
-    """More options of the runs, such as "--total-steps 3000000"."""
+    """More options of the runs, as in --options="--total-steps 3000000"."""
     runs: str | None = None
     """Folder to keep the runs in, with logs and curves; they are dropped if there is none."""
     out: str | None = None

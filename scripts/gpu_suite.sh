@@ -68,5 +68,5 @@ for name in "${benchmarks[@]}"; do
 done
 on_gpu="--device cuda --batcher-device cuda --evaluation-device cuda --no-torch-deterministic"
 step learning_pong "$PYTHON" -m benchmarks.learning --algorithm a2c --env-id PongNoFrameskip-v4 \
-    --n-seeds 3 --options "$on_gpu --n-envs 1200 --total-steps 8000000 --target-return 18"
+    --n-seeds 3 --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return 18"
 "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict

@@ -47,7 +47,7 @@ class Config(RunConfig):
         "n_updates": 8,
         "batch_size": 32,
         "learning_rate": 1e-4,
-        "target_every": 250,
+        "target_every": 125,
         "memory_capacity": 200_000,
         "learning_starts": 20_000,
         "exploration_steps": 200_000,
@@ -77,15 +77,15 @@ class Config(RunConfig):
     """Whether checkpoints hold the memory; without it a resumed run fills it anew."""
     learning_starts: int = 1_000
     """Steps in the memory before the first update."""
-    target_every: int = 20
+    target_every: int = 8
     """Iterations from one copy of the model for the targets to the next."""
-    exploration_steps: int = 50_000
+    exploration_steps: int = 20_000
     """Steps over which epsilon falls from 1 to its last value."""
     last_epsilon: float = 0.02
     """The probability of an action at random, in the end."""
     evaluation_epsilon: float = 0.001
     """The same in evaluations that are not greedy."""
-    learning_rate: float = 1e-3
+    learning_rate: float = 5e-4
     """Step size of Adam."""
     discount: float = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
@@ -176,7 +176,7 @@ def new_memory(config: Config) -> ReplayMemory:
         config.priority_exponent if config.prioritised else 0.0,
         config.memory_device,
     )
-    print(f"replay memory: {memory.n_bytes() / 1e9:.2f} GB on {config.memory_device}")
+    print(f"replay memory: {memory.n_bytes() / 1e6:,.1f} MB on {config.memory_device}")
     memory.allocate()
     return memory
 

@@ -428,7 +428,7 @@ def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
     arguments += ["--n-threads", "1", "--hidden-size", "16", "--log-every", "1"]
     monkeypatch.setattr("sys.argv", ["dqn", *arguments, "--checkpoint-dir", str(tmp_path / "run")])
     main()
-    assert capsys.readouterr().out.startswith("replay memory: 0.01 GB on cpu\n")
+    assert capsys.readouterr().out.startswith("replay memory: 14.1 MB on cpu\n")
     rows = read_table(tmp_path / "run" / "training.csv")
     assert [int(row["step"]) for row in rows] == [32, 64, 96, 128]
     assert float(rows[0]["losses/value"]) == 0.0 < float(rows[-1]["losses/value"])
