@@ -1,4 +1,4 @@
-"""The agent of A2C: a policy and a value, on features that they share, with or without a memory."""
+"""The agent of A2C: a policy and a value, with or without a memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from rlbatch.errors import DeviceLike
 
 
 class Model(nn.Module):
-    """A policy and a value on shared features.
+    """A policy and a value.
+
+    They share the features of images, and the memory. Of vectors each has features of its own: a
+    value of hundreds would have the say in what both see.
 
     Args:
         observation_space: See `encoder`.
@@ -34,15 +37,24 @@ class Model(nn.Module):
         bf16: bool = False,
     ):
         super().__init__()
-        self.encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
+        self._size, self._bf16 = hidden_size, bf16
+        self.encoder = encoder(observation_space, hidden_size)
+        is_shared = recurrent or len(observation_space.shape) > 1
+        self._value_encoder = None if is_shared else encoder(observation_space, hidden_size)
         self.memory = nn.GRUCell(hidden_size, hidden_size) if recurrent else None
         self._policy = policy_head(action_space, hidden_size)
         self._value = linear(hidden_size, 1)
 
     def features(self, frame: Tensor) -> Tensor:
-        """Returns features [..., hidden_size] float32 of observations [..., *shape]."""
+        """Returns features float32 of observations [..., *shape].
+
+        They are [..., hidden_size], or [..., 2 * hidden_size] where policy and value share none.
+        """
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            features = self.encoder(frame if frame.dtype == torch.uint8 else frame.float())
+            frame = frame if frame.dtype == torch.uint8 else frame.float()
+            features = self.encoder(frame)
+            if self._value_encoder is not None:
+                features = torch.cat([features, self._value_encoder(frame)], dim=-1)
         return features.float()
 
     def remember(self, features: Tensor, memory: Tensor) -> Tensor:
@@ -50,12 +62,12 @@ class Model(nn.Module):
         return self.memory(features, memory)
 
     def policy(self, features: Tensor) -> Distribution:
-        """Returns the distribution over actions, [...], for features [..., hidden_size]."""
-        return self._policy(features)
+        """Returns the distribution over actions, [...], for features."""
+        return self._policy(features[..., : self._size])
 
     def value(self, features: Tensor) -> Tensor:
         """Returns the expected discounted return, [...] float32."""
-        return self._value(features).squeeze(-1)
+        return self._value(features[..., -self._size :]).squeeze(-1)
 
 
 class Agent(RL_Agent):

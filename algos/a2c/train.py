@@ -75,6 +75,8 @@ class Config(RunConfig):
     """Weight of the policy's entropy, in nats, which the loss rewards."""
     value_coefficient: float = 0.5
     """Weight of the value's squared error in the loss."""
+    normalize_advantages: bool = False
+    """Whether advantages are shifted and scaled to mean 0 and deviation 1 in each update."""
     max_gradient_norm: float = 0.5
     """Longer gradients, over all weights, are scaled down to this norm."""
     hidden_size: int = 64
@@ -120,6 +122,8 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
     else:
         advantage = gae(lambda_=config.gae_lambda, **targets)
         value_target = advantage + value.detach()
+    if config.normalize_advantages:
+        advantage = (advantage - advantage.mean()) / (advantage.std(correction=0) + 1e-8)
     policy_loss = -(replay["log_prob"] * advantage).mean()
     value_loss = mse_loss(value, value_target)
     entropy = replay["entropy"].mean()
