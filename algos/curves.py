@@ -20,7 +20,9 @@ def draw_curve(folder: Path) -> None:
     axes = figure.subplots()
     training = _columns(folder / "training.csv", "step", "charts/episodic_return")
     ended = ~np.isnan(training[1])  # In some rows no episode has.
-    axes.plot(*(column[ended] for column in training), color="tab:gray", alpha=0.6, label="training")
+    axes.plot(
+        *(column[ended] for column in training), color="tab:gray", alpha=0.6, label="training"
+    )
     names = ("step", "evaluation/return_mean", "evaluation/return_std")
     step, mean, std = _columns(folder / "evaluation.csv", *names)
     axes.plot(step, mean, "o-", color="tab:blue", markersize=3, label="evaluation")

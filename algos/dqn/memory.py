@@ -28,7 +28,6 @@ from torch import Tensor
 from rlbatch import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceLike
 
-
 # What is drawn may be an end, of which a sensible memory holds few.
 _MOST_REDRAWS = 1000
 
