@@ -302,3 +302,11 @@ def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
         assert float(row["charts/raw_FPS"]) == pytest.approx(4 * float(row["charts/SPS"]))
         assert math.isfinite(float(row["losses/policy"]))
         assert 0 < float(row["losses/entropy"]) < math.log(18)
+
+
+@pytest.mark.slow
+def test_the_default_run_solves_cartpole(tmp_path):
+    result = train(Config(checkpoint_dir=str(tmp_path)))
+    assert result.score.n_episodes == 100
+    assert result.score.mean >= 475
+    assert result.seconds < 180

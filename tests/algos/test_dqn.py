@@ -432,3 +432,11 @@ def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
     rows = read_table(tmp_path / "run" / "training.csv")
     assert [int(row["step"]) for row in rows] == [32, 64, 96, 128]
     assert float(rows[0]["losses/value"]) == 0.0 < float(rows[-1]["losses/value"])
+
+
+@pytest.mark.slow
+def test_the_default_run_solves_cartpole(tmp_path):
+    result = train(Config(checkpoint_dir=str(tmp_path)))
+    assert result.score.n_episodes == 100
+    assert result.score.mean >= 475
+    assert result.seconds < 360
