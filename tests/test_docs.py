@@ -26,7 +26,8 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 # Pages that are prose. Every other page has code, and all of it is executed.
-PROSE = {"docs/changelog.md", "docs/design.md"} | {p for p in PAGES if p.startswith("docs/api/")}
+PROSE = {f"docs/{name}.md" for name in ("changelog", "design", "reinforce", "a2c", "dqn")}
+PROSE |= {page for page in PAGES if page.startswith("docs/api/")}
 # How many blocks need a GPU, by page: one that is skipped is known to be.
 N_GPU_BLOCKS = {"docs/devices.md": 1, "docs/gpu.md": 2}
 

@@ -232,10 +232,11 @@ def test_refuses_a_memory_without_room_or_transitions():
         memory.sample(1)
     memory = ReplayMemory(2 * N_ENVS, N_ENVS, FLAT)
     memory.allocate()
-    tape = Tape(0, FLAT)
-    memory.add(tape.steps(2))
+    steps = Tape(0, FLAT).steps(3)
+    steps.set("_observation/done", torch.zeros(N_ENVS, 3, dtype=torch.bool))
+    memory.add(steps.temporal_slice(0, 2))
     memory.cut()
-    memory.add(tape.steps(1))  # All that is followed by something is an end.
+    memory.add(steps.temporal_slice(2, 3))  # All that is followed by something is an end.
     with pytest.raises(ValueError, match="sample: expected room for more than the ends of episo"):
         memory.sample(1)
 
