@@ -29,7 +29,7 @@ import torch
 import tyro
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
+from rlbatch.envs.atari import GAMES, AtariEnv, build
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,12 @@ def count(game: str, config: Config) -> dict[str, float]:
     env.set_state(None, native.get_state())
     env.observe()  # So that the results are those of the states.
     rng = np.random.default_rng(0)
-    before = build.grid_counts(find_game(game))
+    before = build.grid_counts()
     frames_before = env._batch.results["frame_number"].clone()
     for _ in range(config.n_steps):
         action = torch.from_numpy(rng.integers(0, env.action_space.n, 32))
         env.step(DictTensor({"action": action}))
-    after = build.grid_counts(find_game(game))
+    after = build.grid_counts()
     env.observe()
     n_frames = float((env._batch.results["frame_number"] - frames_before).clamp(min=0).sum())
     native.close()

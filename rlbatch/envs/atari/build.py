@@ -289,10 +289,6 @@ SIZES = (
 )
 _KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 
-# Bytes for an environment's pictures. These games show noise at times, which takes more.
-_RING = 16384
-_RINGS = {"robotank": 32768, "battle_zone": 32768}
-
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
 
@@ -327,16 +323,14 @@ def device_kernels(games: Sequence[Game], device: torch.device) -> list[Kernels]
     Raises:
         BuildError: CuPy, NVRTC or the device is missing, or the compiler fails.
     """
-    ring = max(_RINGS.get(game.name, _RING) for game in games)
     if device.type == "cpu":
-        return [_grid_kernels(ring)] * len(games)
-    return [_cuda_kernels(defines(game, ring), device) for game in games]
+        return [_grid_kernels()] * len(games)
+    return [_cuda_kernels(defines(game), device) for game in games]
 
 
-def defines(game: Game, ring: int | None = None) -> tuple[str, ...]:
-    """Returns the compiler's options for the kernels of a game; in a batch of its own if None."""
-    cart, ring = CARTS.index(game.cart), ring or _RINGS.get(game.name, _RING)
-    return (f"-DRLB_CART={cart}", f"-DRLB_RULE={game.rule}", f"-DRLB_RING={ring}")
+def defines(game: Game) -> tuple[str, ...]:
+    """Returns the compiler's options for the kernels of a game."""
+    return (f"-DRLB_CART={CARTS.index(game.cart)}", f"-DRLB_RULE={game.rule}")
 
 
 def _sizes(kernels: Kernels, device: torch.device) -> dict[str, int]:
@@ -488,26 +482,21 @@ class _GridKernels:
         getattr(self._library, name)(*shape, *values)
 
 
-def grid_counts(game: Game) -> dict[str, int]:
-    """Returns how the threads of a grid that the CPU plays worked together so far.
-
-    Args:
-        game: Which of the grid's libraries to ask: the one for this game.
-    """
+def grid_counts() -> dict[str, int]:
+    """Returns how the threads of a grid that the CPU plays worked together so far."""
     counts = (ctypes.c_uint64 * 3)()
-    _grid_kernels(_RINGS.get(game.name, _RING))._library.rlb_counts(counts)
+    _grid_kernels()._library.rlb_counts(counts)
     return dict(zip(("instructions", "warp_instructions", "turns"), counts, strict=True))
 
 
 @functools.cache
-def _grid_kernels(ring: int) -> _GridKernels:
-    flags = (*_GRID_FLAGS, f"-DRLB_RING={ring}")
+def _grid_kernels() -> _GridKernels:
     compiler = find_compiler()
-    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *flags])}.so"
+    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *_GRID_FLAGS])}.so"
     if not path.exists():
         with _one_at_a_time(path):
             if not path.exists():
-                compile_library(path, compiler, flags, NATIVE / "device.cu")
+                compile_library(path, compiler, _GRID_FLAGS, NATIVE / "device.cu")
     return _GridKernels(path)
 
 

@@ -153,8 +153,8 @@ struct RowWriter {
   }
 };
 
-// Writes a row of the maximum of one to three pictures; returns false if one of them is lost.
-RLB_FN bool decode_row(const Pictures& p, const View& view, s32 row, const Options& o, bool is_pal, s32 plane,
+// Writes a row of the maximum of one to three pictures.
+RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Options& o, bool is_pal, s32 plane,
                        u8* out) {
   constexpr s32 kMost = 3;
   RowReader readers[kMost] = {{p, view.picture[0], row},
@@ -179,7 +179,6 @@ RLB_FN bool decode_row(const Pictures& p, const View& view, s32 row, const Optio
     for (s32 i = 0; i < kMost; ++i) left[i] -= n;
     writer.put(most, n);
   }
-  return !readers[0].is_lost && !readers[1].is_lost && !readers[2].is_lost;
 }
 
 // Makes the newest frame in the ring. Shared memory: [height][160].
@@ -194,7 +193,7 @@ RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
   for (s32 plane = 0; plane < n_planes; ++plane) {
     for (s32 row = thread_index(); row < session.height; row += block_size()) {
       u8* pixels = image + row * kWidth;
-      if (!decode_row(p, view, row, o, session.is_pal, plane, pixels)) b.errors[kLostPicture] = 1;
+      decode_row(p, view, row, o, session.is_pal, plane, pixels);
     }
     block_barrier();
     const Frames frames{image, nullptr, nullptr};
@@ -325,10 +324,10 @@ RLB_FN void restore_kernel(const DeviceBatch& b, const s32* ids, u8* in, s64 n_b
   if (!b.pictures) return;
   Pictures& p = b.pictures[env];
   const s32 height = b.states[env].session.height;
-  p.is_lost = 0;
   clear_screens(&p, height);
   for (s32 k = 0; k < 2; ++k) p.shown[k] = picture_of(p, saved.screens + k * height * kWidth, height);
   if (b.episodes[env].has_kept) p.kept = picture_of(p, saved.kept, height);
+  if (p.is_lost) b.errors[kLostPicture] = 1;
 }
 
 }  // namespace rlbatch::atari

@@ -7,38 +7,46 @@
 // not draw is copied, at its end, from the picture that the screen has shown before. So a number
 // is enough to keep a picture: those of the last step are still there when the next one ends.
 //
-// The rows of all pictures lie in one ring of bytes. A run is
+// The rows of all pictures lie one behind the other in one array, in the order in which they were
+// drawn. When it is full, those that are still needed move to its front. A row consists of runs
 //
 //   place << 4 | code  [colour, if place is 15]  [length, if code is 15]
 //
 // with a place in the picture's palette, which are the first 15 colours that are used, and the
-// length - 1, if that is below 15. A row ends with pixel 160. Rows that are equal to the one above share
-// its bytes.
+// length - 1, if that is below 15; it ends with pixel 160. Or, where that is shorter, and there are
+// at most three colours, of
 //
-// What is still needed is copied to the head of the ring before it is overwritten. The ring is large
-// enough for all that is needed at a time, of any screen that was ever seen in these games, and
-// then some. Should a row have been overwritten when it is read, `is_lost` says so, and the batch
-// reports it as an error.
+//   header (4 bytes)  edges  turns
+//
+// with a bit for every pixel that differs from the one on its left. Of these 20 bytes, the ones that
+// are 0 are left out; the lower 20 bits of the header say which are there. Its upper 12 bits are
+// three places. The first is that of the first pixel; an edge goes to the next place, or the one
+// after that where its turn is 1. If there are but two colours, the third place is the first again,
+// and there are no turns. That is for noise, which some games show in full screens.
+//
+// Rows that are equal to the one before share its bytes.
+//
+// There is room for all that is needed at a time, of any screen that was ever seen in these games,
+// and then some. Should it not be enough, `is_lost` says so, and the batch reports it as an error.
 #pragma once
 
 #include "masks.h"
 
 namespace rlbatch::atari {
 
-#if !defined(RLB_RING)
-#define RLB_RING 16384
-#endif
-
-constexpr u32 kRing = RLB_RING;   // Bytes; a power of two, at most half of what 16 bits count.
+constexpr u32 kRoom = 16384;           // Bytes.
 constexpr u32 kRowBytes = 3 * kWidth;  // That no row exceeds.
+constexpr u16 kHasEdges = 0x8000;      // With the number of the byte where a row begins.
+constexpr u16 kNoRow = 0xffff;
+constexpr u32 kEdgeBytes = kWidth / 8, kMaxPlaces = 3;
+constexpr u32 kLongRow = 24;           // Bytes of runs, from which on it may pay to look for edges.
 constexpr s32 kPictures = 6;
 constexpr u32 kPalette = 15;
 constexpr u8 kNoPicture = 255;
 
 struct Pictures {
-  u32 head;              // Bytes that were ever put into the ring.
-  u32 began[kPictures];  // What that was when the picture began.
-  u16 row[kPictures][kMaxHeight];  // The same of a row; its lower 16 bits.
+  u16 row[kPictures][kMaxHeight];  // Where it begins.
+  u8 first[kPictures];  // The row that was drawn first; after the last one follows row 0.
   u8 palette[kPictures][kPalette];
   u8 n_colours[kPictures];
   u8 shown[2];   // What the two screens show.
@@ -48,15 +56,17 @@ struct Pictures {
   u8 is_lost;
   // The picture that is being drawn.
   u8 drawn, buffer;
-  u8 x;          // Pixels of its open row that are there.
-  s16 open_row;  // -1 if none.
-  s16 first_row, next_row;  // Drawn are those from the first to before the next.
-  u32 last_start;           // Where the last row begins that is not a copy of another.
-  u32 row_start;            // The same, of the open row.
-  u8 ring[kRing];
+  u8 height;
+  u8 n_drawn;     // Rows that are there, the open one included.
+  u8 x;           // Pixels of the open row that are there.
+  s16 open_row;   // -1 if none.
+  u16 last_row;   // Where the last one begins that is closed.
+  u16 row_start;  // Where the open one begins.
+  u32 head;       // Bytes that are taken.
+  u8 bytes[kRoom];
 };
 
-static_assert(kRing <= 32768 && (kRing & (kRing - 1)) == 0 && sizeof(Pictures) % 4 == 0);
+static_assert(kRoom < kHasEdges && kMaxHeight < 256 && sizeof(Pictures) % 4 == 0);
 
 using Screens = Pictures*;
 using Screen = Pictures*;
@@ -72,26 +82,64 @@ struct Span {
 struct RowReader {
   const Pictures& pictures;
   const u8* palette;
+  const bool has_edges;
   u32 at;
-  bool is_lost;  // Then it reads as black.
+  // Of a row with edges.
+  u32 header = 0, edges = 0, n_read = 0;  // The rest of the last byte of `n_read`.
+  u32 place = 0, turn = 0;                // Of the next run; the next bit of the turns.
+  s32 x = 0;
 
-  RLB_FN RowReader(const Pictures& p, s32 picture, s32 row) : pictures(p), palette(p.palette[picture]) {
-    const u32 since = p.head - p.began[picture];
-    const u32 age = static_cast<u16>(p.head - p.row[picture][row]);
-    at = p.head - age;
-    // Something may be written while it is read.
-    is_lost = since > 65536 - 2 * kRowBytes || age > kRing - kRowBytes;
+  RLB_FN RowReader(const Pictures& p, s32 picture, s32 row)
+      : pictures(p),
+        palette(p.palette[picture]),
+        has_edges(p.row[picture][row] & kHasEdges),
+        at(p.row[picture][row] & ~u32{kHasEdges}) {
+    if (!has_edges) return;
+    for (u32 i = 0; i < 4; ++i) header |= u32{byte()} << 8 * i;
+    turn = 8 * (at + bit_count(header & ((1u << kEdgeBytes) - 1)));
   }
 
-  RLB_FN u8 byte() { return pictures.ring[at++ & (kRing - 1)]; }
+  RLB_FN u8 byte() { return pictures.bytes[at++]; }
+  RLB_FN u32 nth_place(u32 n) const { return header >> (kEdgeBytes + 4 * n) & 15; }
+  RLB_FN bool has_turns() const { return nth_place(2) != nth_place(0); }
 
+  // What was lost reads as black.
   RLB_FN Span next() {
-    if (is_lost) return {kWidth, 0};
-    const u32 first = byte(), place = first >> 4, code = first & 15;
-    const u8 colour = place == kPalette ? byte() : palette[place];
+    if (pictures.is_lost) return {kWidth, 0};
+    return has_edges ? next_to_edge() : next_run();
+  }
+
+  RLB_FN Span next_run() {
+    const u32 first = byte(), code = first & 15, its_place = first >> 4;
+    const u8 colour = its_place == kPalette ? byte() : palette[its_place];
     const s32 length = code == 15 ? byte() : static_cast<s32>(code + 1);
     return {length, colour};
   }
+
+  RLB_FN Span next_to_edge() {
+    const s32 begin = x;
+    const u8 colour = palette[nth_place(place)];
+    for (; !edges && n_read < kEdgeBytes; ++n_read) {
+      if (header >> n_read & 1) edges = byte();
+    }
+    x = kWidth;
+    if (edges) {
+      x = static_cast<s32>(8 * (n_read - 1)) + lowest_bit(edges);
+      edges &= edges - 1;
+      place = (place + 1 + next_turn()) % (has_turns() ? kMaxPlaces : 2);
+    }
+    return {x - begin, colour};
+  }
+
+  RLB_FN u32 next_turn() {
+    if (!has_turns()) return 0;
+    const u32 bit = pictures.bytes[turn / 8] >> turn % 8 & 1;
+    ++turn;
+    return bit;
+  }
+
+  // Where the row ends, after all of it was read.
+  RLB_FN u32 end() const { return has_edges && has_turns() ? (turn + 7) / 8 : at; }
 };
 
 // Whether two pictures are not the same.
@@ -112,11 +160,63 @@ RLB_FN bool differ(const Pictures& p, s32 a, s32 b, s32 height) {
   return false;
 }
 
+// --- Room. ---
+
+RLB_FN bool is_needed(const Pictures& p, s32 picture) {
+  if (picture == p.shown[0] || picture == p.shown[1] || picture == p.kept) return true;
+  for (s32 i = 0; i < p.n_image; ++i) {
+    if (picture == p.image[i]) return true;
+  }
+  return false;
+}
+
+RLB_FN s32 n_rows(const Pictures& p, s32 picture) { return picture == p.drawn ? p.n_drawn : p.height; }
+
+RLB_FN u32 start_of(const Pictures& p, s32 picture) {
+  return p.row[picture][p.first[picture]] & ~u32{kHasEdges};
+}
+
+// The first picture that is needed of those that begin at a byte or after it; kPictures if there is none.
+RLB_FN s32 needed_from(const Pictures& p, u32 at) {
+  s32 found = kPictures;
+  for (s32 i = 0; i < kPictures; ++i) {
+    if (!n_rows(p, i) || !(i == p.drawn || is_needed(p, i)) || start_of(p, i) < at) continue;
+    if (found == kPictures || start_of(p, i) < start_of(p, found)) found = i;
+  }
+  return found;
+}
+
+// Moves what is needed to the front. No row is open.
+RLB_GPU_CALL void make_room(Pictures& p) {
+  if (p.is_lost) return;  // There is nothing to be read.
+  u32 from = 0, to = 0;
+  for (s32 i; (i = needed_from(p, from)) < kPictures;) {
+    u16 before = kNoRow, moved = kNoRow;
+    for (s32 k = 0; k < n_rows(p, i); ++k) {
+      u16& row = p.row[i][(p.first[i] + k) % p.height];
+      if (row != before) {
+        before = row;
+        RowReader reader(p, i, (p.first[i] + k) % p.height);
+        from = row & ~u32{kHasEdges};
+        for (s32 x = 0; x < kWidth;) x += reader.next().length;
+        moved = static_cast<u16>(to | (row & kHasEdges));
+        while (from < reader.end()) p.bytes[to++] = p.bytes[from++];
+      }
+      row = moved;
+    }
+    if (i == p.drawn) p.last_row = moved;
+  }
+  p.head = to;
+}
+
 // --- Writing. ---
 
 RLB_FN void put_byte(Pictures& p, u32 byte) {
-  p.ring[p.head & (kRing - 1)] = static_cast<u8>(byte);
-  ++p.head;
+  if (p.head == kRoom) {
+    p.is_lost = 1;
+    return;
+  }
+  p.bytes[p.head++] = static_cast<u8>(byte);
 }
 
 RLB_FN u32 place_of(Pictures& p, u8 colour) {
@@ -142,7 +242,6 @@ RLB_GPU_CALL void put_run(Pictures& p, u8 colour, s32 length) {
 // Copies pixels [p.x, end) of a row from another picture.
 RLB_GPU_CALL void copy_runs(Pictures& p, s32 picture, s32 row, s32 end, bool without_colours = false) {
   RowReader reader(p, picture, row);
-  p.is_lost |= reader.is_lost;
   for (s32 x = 0; x < end;) {
     const Span run = reader.next();
     const s32 stop = x + run.length < end ? x + run.length : end;
@@ -152,12 +251,67 @@ RLB_GPU_CALL void copy_runs(Pictures& p, s32 picture, s32 row, s32 end, bool wit
   }
 }
 
-// Whether the row from `row_start` on has the same bytes as the last one.
-RLB_FN bool repeats_last(const Pictures& p) {
-  const u32 n = p.head - p.row_start;
-  if (p.row_start - p.last_start != n) return false;
+// The edges of the open row, which is whole and has runs.
+struct Edges {
+  Mask edges = no_pixels(), turns = no_pixels();
+  u32 place[kMaxPlaces] = {0, 0, 0}, n_places = 0, n_edges = 0;
+
+  RLB_FN static void set(Mask& m, u32 i) { m.w[i / 64] |= u64{1} << i % 64; }
+  RLB_FN static u32 byte(const Mask& m, u32 i) { return static_cast<u32>(m.w[i / 8] >> i % 8 * 8) & 255; }
+
+  // Returns whether there are few enough colours.
+  RLB_FN bool find(const Pictures& p) {
+    u32 x = 0, last = 0;
+    for (u32 at = p.row_start; at < p.head;) {
+      const u32 first = p.bytes[at++], code = first & 15;
+      u32 n = 0;
+      while (n < n_places && place[n] != first >> 4) ++n;
+      if (n == kMaxPlaces || first >> 4 == kPalette) return false;
+      if (n == n_places) place[n_places++] = first >> 4;
+      if (x && n != last) {
+        set(edges, x);
+        if ((n + kMaxPlaces - last) % kMaxPlaces == 2) set(turns, n_edges);
+        ++n_edges;
+      }
+      last = n;
+      x += code == 15 ? p.bytes[at++] : code + 1;
+    }
+    if (n_places < kMaxPlaces) place[2] = place[0];
+    return true;
+  }
+
+  RLB_FN u32 header() const {
+    u32 header = place[0] << 20 | place[1] << 24 | place[2] << 28;
+    for (u32 i = 0; i < kEdgeBytes; ++i) header |= u32{byte(edges, i) > 0} << i;
+    return header;
+  }
+
+  RLB_FN u32 n_turn_bytes() const { return n_places == kMaxPlaces ? (n_edges + 7) / 8 : 0; }
+};
+
+// Writes the open row as edges if that is shorter; returns whether it is.
+RLB_GPU_CALL bool put_edges(Pictures& p) {
+  const u32 n_bytes = p.head - p.row_start;
+  Edges e;
+  if (n_bytes < kLongRow || !e.find(p)) return false;
+  const u32 header = e.header(), n_edge_bytes = bit_count(header & ((1u << kEdgeBytes) - 1));
+  if (4 + n_edge_bytes + e.n_turn_bytes() >= n_bytes) return false;
+  p.head = p.row_start;
+  for (u32 i = 0; i < 4; ++i) put_byte(p, header >> 8 * i);
+  for (u32 i = 0; i < kEdgeBytes; ++i) {
+    if (header >> i & 1) put_byte(p, Edges::byte(e.edges, i));
+  }
+  for (u32 i = 0; i < e.n_turn_bytes(); ++i) put_byte(p, Edges::byte(e.turns, i));
+  return true;
+}
+
+// Whether the open row has the same bytes as the last one.
+RLB_FN bool repeats_last(const Pictures& p, u16 row) {
+  if (p.last_row == kNoRow || (p.last_row ^ row) & kHasEdges) return false;
+  const u32 last = p.last_row & ~u32{kHasEdges}, n = p.head - p.row_start;
+  if (p.row_start - last != n) return false;
   for (u32 i = 0; i < n; ++i) {
-    if (p.ring[(p.last_start + i) & (kRing - 1)] != p.ring[(p.row_start + i) & (kRing - 1)]) return false;
+    if (p.bytes[last + i] != p.bytes[p.row_start + i]) return false;
   }
   return true;
 }
@@ -165,12 +319,13 @@ RLB_FN bool repeats_last(const Pictures& p) {
 RLB_GPU_CALL void close_row(Pictures& p) {
   if (p.open_row < 0) return;
   if (p.x < kWidth) copy_runs(p, p.shown[p.buffer], p.open_row, kWidth);
-  if (repeats_last(p)) {
+  const u16 row = static_cast<u16>(p.row_start | (put_edges(p) ? kHasEdges : 0));
+  if (repeats_last(p, row)) {
     p.head = p.row_start;
-    p.row[p.drawn][p.open_row] = static_cast<u16>(p.last_start);
   } else {
-    p.last_start = p.row_start;
+    p.last_row = row;
   }
+  p.row[p.drawn][p.open_row] = p.last_row;
   p.open_row = -1;
 }
 
@@ -178,61 +333,25 @@ RLB_GPU_CALL void close_row(Pictures& p) {
 RLB_GPU_CALL void open_row(Pictures& p, s32 row, s32 begin) {
   if (row == p.open_row) return;
   close_row(p);
-  if (p.first_row < 0) p.first_row = static_cast<s16>(row);
-  p.next_row = static_cast<s16>(row + 1);
+  if (p.head + kRowBytes > kRoom) make_room(p);
+  if (!p.n_drawn) p.first[p.drawn] = static_cast<u8>(row);
+  ++p.n_drawn;
   p.open_row = static_cast<s16>(row);
-  p.row[p.drawn][row] = static_cast<u16>(p.head);
-  p.row_start = p.head;
+  p.row_start = static_cast<u16>(p.head);
   p.x = 0;
   if (begin > 0) copy_runs(p, p.shown[p.buffer], row, begin);
 }
 
-RLB_FN bool is_needed(const Pictures& p, s32 picture) {
-  if (picture == p.shown[0] || picture == p.shown[1] || picture == p.kept) return true;
-  for (s32 i = 0; i < p.n_image; ++i) {
-    if (picture == p.image[i]) return true;
-  }
-  return false;
-}
-
-// Copies a picture to the head of the ring.
-RLB_GPU_CALL void refresh(Pictures& p, s32 picture, s32 height) {
-  const u32 began = p.head;
-  u16 last = 0, last_copy = 0;
-  for (s32 row = 0; row < height; ++row) {
-    const u16 start = p.row[picture][row];
-    if (row > 0 && start == last) {
-      p.row[picture][row] = last_copy;
-      continue;
-    }
-    RowReader reader(p, picture, row);
-    p.is_lost |= reader.is_lost;
-    const u32 first = reader.at, head = p.head;
-    for (s32 x = 0; x < kWidth;) x += reader.next().length;
-    for (u32 at = first; at != reader.at; ++at) put_byte(p, p.ring[at & (kRing - 1)]);
-    last = start;
-    last_copy = p.row[picture][row] = static_cast<u16>(head);
-  }
-  p.began[picture] = began;
-}
-
-// Before older pictures that are needed get lost.
-RLB_FN void keep_needed(Pictures& p, s32 height) {
-  for (s32 picture = 0; picture < kPictures; ++picture) {
-    if (is_needed(p, picture) && p.head - p.began[picture] > kRing / 2) refresh(p, picture, height);
-  }
-}
-
 RLB_GPU_CALL Screen begin_drawing(Screens screens, s32 buffer, s32 height) {
   Pictures& p = *screens;
-  keep_needed(p, height);
   s32 free = 0;
   while (is_needed(p, free)) ++free;  // At most five are.
   p.drawn = static_cast<u8>(free);
   p.buffer = static_cast<u8>(buffer);
-  p.began[free] = p.last_start = p.row_start = p.head;
-  p.n_colours[free] = 0;
-  p.open_row = p.first_row = p.next_row = -1;
+  p.height = static_cast<u8>(height);
+  p.n_colours[free] = p.n_drawn = 0;
+  p.open_row = -1;
+  p.last_row = kNoRow;
   return screens;
 }
 
@@ -243,11 +362,11 @@ RLB_FN void copy_row(Pictures& p, s32 from, s32 row, bool without_colours = fals
 
 RLB_GPU_CALL void end_drawing(Screens screens, s32 height) {
   Pictures& p = *screens;
-  if (p.first_row < 0) return;  // Nothing was drawn.
+  if (!p.n_drawn) return;
   close_row(p);
-  const s32 first = p.first_row, next = p.next_row;
-  for (s32 row = 0; row < first; ++row) copy_row(p, p.shown[p.buffer], row);
+  const s32 first = p.first[p.drawn], next = first + p.n_drawn;
   for (s32 row = next; row < height; ++row) copy_row(p, p.shown[p.buffer], row);
+  for (s32 row = 0; row < first; ++row) copy_row(p, p.shown[p.buffer], row);
   close_row(p);
   p.shown[p.buffer] = p.drawn;
 }
@@ -255,11 +374,15 @@ RLB_GPU_CALL void end_drawing(Screens screens, s32 height) {
 RLB_FN void clear_screens(Screens screens, s32 height) {
   Pictures& p = *screens;
   p.head = 0;
+  p.is_lost = 0;
   p.shown[0] = p.shown[1] = p.kept = kNoPicture;
   p.n_image = 0;
   begin_drawing(screens, 0, height);
-  put_run(p, 0, kWidth);
-  for (s32 row = 0; row < height; ++row) p.row[p.drawn][row] = 0;
+  for (s32 row = 0; row < height; ++row) {
+    open_row(p, row, 0);
+    put_run(p, 0, kWidth);
+  }
+  close_row(p);
   p.shown[0] = p.shown[1] = p.drawn;
 }
 
@@ -270,20 +393,23 @@ RLB_GPU_CALL void grey_out(Screens screens, s32 buffer, s32 row, s32 height) {
   p.shown[buffer] = p.drawn;
 }
 
-// Takes over both screens of other pictures, from which nothing was ever lost.
+// Takes over both screens of other pictures.
 RLB_GPU_CALL void copy_shown(const Pictures& from, Pictures& p, bool is_swapped, s32 height) {
   p.head = from.head;
+  p.is_lost = 0;
   p.kept = kNoPicture;
   p.n_image = 0;
+  p.drawn = from.drawn;
+  p.n_drawn = from.n_drawn;
   for (s32 k = 0; k < 2; ++k) {
     const s32 picture = from.shown[k];
     p.shown[k ^ s32{is_swapped}] = static_cast<u8>(picture);
-    p.began[picture] = from.began[picture];
+    p.first[picture] = from.first[picture];
     p.n_colours[picture] = from.n_colours[picture];
     for (u32 i = 0; i < kPalette; ++i) p.palette[picture][i] = from.palette[picture][i];
     for (s32 row = 0; row < height; ++row) p.row[picture][row] = from.row[picture][row];
   }
-  for (u32 i = 0; i < from.head; ++i) p.ring[i & (kRing - 1)] = from.ring[i & (kRing - 1)];
+  copy_bytes(from.bytes, p.bytes, static_cast<s32>(from.head));
 }
 
 // The row is as the one above.
@@ -291,7 +417,7 @@ RLB_FN void repeat_row(Screen screen, s32 row) {
   Pictures& p = *screen;
   close_row(p);
   p.row[p.drawn][row] = p.row[p.drawn][row - 1];
-  p.next_row = static_cast<s16>(row + 1);
+  ++p.n_drawn;
 }
 
 RLB_FN void clear_pixels(Screen screen, s32 row, s32 begin, s32 end) {

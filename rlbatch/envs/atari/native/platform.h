@@ -62,6 +62,14 @@ RLB_FN s32 lowest_bit(u64 bits) {
 #endif
 }
 
+RLB_FN u32 bit_count(u32 bits) {
+#if defined(__CUDACC__)
+  return static_cast<u32>(__popc(bits));
+#else
+  return static_cast<u32>(__builtin_popcount(bits));
+#endif
+}
+
 // The two must not overlap.
 RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
 #if defined(__CUDACC__)
