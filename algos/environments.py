@@ -20,7 +20,7 @@ import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
-from rlbatch import DictTensor, VecEnv
+from rlbatch import DictTensor, TemporalDictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
 from rlbatch.envs.atari import AtariEnv
 from rlbatch.envs.base import Observation
@@ -56,8 +56,13 @@ def episode_infos(
     return DictTensor({"stochastic": drawn, "seed": seeds}), DictTensor({"seed": seeds})
 
 
-def create_env(
-    env_id: str, n_envs: int, device: DeviceLike, seed: int, autoreset: bool = False
+def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
+    env_id: str,
+    n_envs: int,
+    device: DeviceLike,
+    seed: int,
+    autoreset: bool = False,
+    life_loss_ends: bool = False,
 ) -> VecEnv:
     """Creates a batch of environments for `RL_Batcher(create_env=...)`.
 
@@ -68,11 +73,15 @@ def create_env(
             the CPU.
         seed: Used where a reset brings none.
         autoreset: Start the next episode when one ends.
+        life_loss_ends: In Atari games that reset themselves, a lost life sets `terminated` and
+            `done`, and the game goes on.
     """
     if is_atari(env_id):
-        if autoreset:  # Not all at the same place of a game, in training.
-            return create_atari(env_id, n_envs, device, seed, decorrelate_steps=200)
-        return UntilDone(create_atari(env_id, n_envs, device, seed))
+        if not autoreset:
+            return UntilDone(create_atari(env_id, n_envs, device, seed))
+        # Not all are at the same place of a game, in training.
+        options = {"decorrelate_steps": 200, "life_loss_info": life_loss_ends}
+        return create_atari(env_id, n_envs, device, seed, **options)
     kind = GymEnvInf if autoreset else GymEnv
     env = kind([make_gym(env_id) for _ in range(n_envs)], seed)
     if torch.device(device).type == "cpu":
@@ -94,7 +103,7 @@ def frames_per_step(env_id: str) -> int:
 
 
 def create_atari(
-    env_id: str, n_envs: int, device: DeviceLike, seed: int, decorrelate_steps: int = 0
+    env_id: str, n_envs: int, device: DeviceLike, seed: int, **options: Any
 ) -> AtariEnv:
     """Creates Atari games with the usual preprocessing, whose episodes are whole games.
 
@@ -106,11 +115,19 @@ def create_atari(
         n_envs: How many.
         device: Where they run.
         seed: Used where a reset brings none.
-        decorrelate_steps: See `AtariEnv`.
+        options: More of `AtariEnv`.
     """
     sticky = 0.25 if env_id.startswith("ALE/") else 0.0
-    options = {"repeat_action_probability": sticky, "decorrelate_steps": decorrelate_steps}
-    return AtariEnv(env_id, n_envs, device, seed, **options)
+    return AtariEnv(env_id, n_envs, device, seed, repeat_action_probability=sticky, **options)
+
+
+def whole_episodes_ended(steps: TemporalDictTensor) -> torch.Tensor:
+    """Returns where in steps [B, T, ...] an episode ended, [B, T] bool, and not just a life."""
+    ended = steps["_observation/done"]
+    if "_observation/lives" not in steps:
+        return ended
+    before, after = steps["observation/lives"], steps["_observation/lives"]
+    return ended & ~((0 < after) & (after < before))
 
 
 def frame_statistics(env_id: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -24,7 +24,7 @@ import rlbatch
 from algos import checkpoints
 from algos.command_line import RunConfig
 from algos.curves import draw_curve
-from algos.environments import Episodes
+from algos.environments import Episodes, whole_episodes_ended
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log
@@ -279,7 +279,7 @@ class Averages:
 
 def episode_sums(steps: TemporalDictTensor) -> Tensor:
     """Returns the sums of returns and lengths of the episodes that ended, and their number."""
-    ended = steps["_observation/done"] & steps.mask(torch.bool)
+    ended = whole_episodes_ended(steps) & steps.mask(torch.bool)
     returns, lengths = steps["_observation/episode_return"], steps["_observation/episode_length"]
     sums = [torch.where(ended, x.double(), 0.0).sum() for x in (returns, lengths)]
     return torch.stack([*sums, ended.double().sum()])

@@ -46,6 +46,7 @@ class Config(RunConfig):
         "hidden_size": 512,
         "bf16": True,
         "normalize_frames": True,
+        "life_loss_ends": True,
         "total_steps": 3_000_000,
         "evaluation_episodes": 30,
         "evaluation_timesteps": 50,
@@ -87,6 +88,8 @@ class Config(RunConfig):
     """Whether features are computed in bfloat16, which recent processors do faster."""
     normalize_frames: bool = False
     """Whether images are centred and scaled by what is seen in play at random."""
+    life_loss_ends: bool = False
+    """Whether nothing counts beyond the loss of a life in training, though the game goes on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -161,6 +164,7 @@ def train(config: Config) -> Result:
                 "n_envs": config.n_envs_per_process,
                 "device": config.batcher_device,
                 "autoreset": True,
+                "life_loss_ends": config.life_loss_ends,
             },
             n_processes=config.n_processes,
             seeds=config.seed,

@@ -37,6 +37,7 @@ from algos.environments import (
     reward_threshold,
     spaces_of,
     time_limit,
+    whole_episodes_ended,
 )
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
@@ -242,6 +243,31 @@ def test_atari_games_play_whole_episodes_with_the_seeds_of_a_reset():
         (after, _), (observation, running) = env.step(action)
         n_lives += after["lives"][after["done"]].tolist()
     assert n_lives == [0, 0]
+
+
+@pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4", COUNTDOWN])
+def test_a_lost_life_can_end_what_counts_but_no_episode(env_id):
+    n_envs, infos = 4, episode_infos(4, 0, Episodes.TRAINING, 0)[1]
+    lives_count, plain = (
+        create_env(env_id, n_envs, "cpu", 0, autoreset=True, life_loss_ends=ends)
+        for ends in (True, False)
+    )
+    observations = [env.reset(infos)[0] for env in (lives_count, plain)]
+    n_ended = n_lost = 0
+    for _ in range(900):
+        action = DictTensor({"action": torch.randint(plain.action_space.n, (n_envs,))})
+        before = observations[0]
+        (after, _), (observations[0], _) = lives_count.step(action)
+        (expected, _), (observations[1], _) = plain.step(action)
+        assert torch.equal(observations[0]["frame"], observations[1]["frame"])
+        step = {f"observation/{key}": before[key].unsqueeze(1) for key in before}
+        step |= {f"_observation/{key}": after[key].unsqueeze(1) for key in after}
+        ended = whole_episodes_ended(TemporalDictTensor(step)).squeeze(1)
+        assert torch.equal(ended, expected["done"])
+        n_ended += int(ended.sum())
+        n_lost += int((after["done"] & ~ended).sum())
+    assert n_ended
+    assert (n_lost >= 4 * n_ended) if "Breakout" in env_id else n_lost == 0
 
 
 # --- Videos. ---
