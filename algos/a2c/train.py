@@ -70,6 +70,8 @@ class Config(RunConfig):
     """Whether the step size falls to 0 over the steps of the training."""
     discount: float = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
+    reward_scale: float = 1.0
+    """What rewards are multiplied by in training; values near 1 are learnt the fastest."""
     gae_lambda: float = 0.95
     """How far advantages look beyond the value of the next step, in [0, 1]; 1 with V-trace."""
     entropy_coefficient: float = 0.01
@@ -109,7 +111,7 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
 
     value = replay["value"]
     targets = {
-        "reward": steps["_observation/reward"],
+        "reward": config.reward_scale * steps["_observation/reward"],
         "value_t": value.detach(),
         "value_tp1": replay["next_value"],
         "terminated": steps["_observation/terminated"],

@@ -96,25 +96,34 @@ def known_trajectories() -> Trajectories:
     return Trajectories(DictTensor(), TemporalDictTensor(steps))
 
 
-def literal_targets(gae_lambda: float, vtrace: bool) -> tuple[list[float], list[float]]:
+def literal_targets(config: Config) -> tuple[list[float], list[float]]:
     """Returns advantages and targets of the value, by their definitions, from the last step on."""
     advantages, targets = [0.0] * 5, [0.0] * 5
     for t in reversed(range(5)):
-        ratio = math.exp(LOG_PROB[t] - BEHAVIOUR[t]) if vtrace else 1.0
-        weight, trace = min(1.0, ratio), min(1.0, ratio) * (1.0 if vtrace else gae_lambda)
-        delta = REWARD[t] + DISCOUNT * NEXT_VALUE[t] - VALUE[t]
+        ratio = math.exp(LOG_PROB[t] - BEHAVIOUR[t]) if config.vtrace else 1.0
+        weight = min(1.0, ratio)
+        trace = weight * (1.0 if config.vtrace else config.gae_lambda)
+        reward = config.reward_scale * REWARD[t]
+        delta = reward + DISCOUNT * NEXT_VALUE[t] - VALUE[t]
         rest = 0.0 if ENDS[t] else targets[t + 1] - VALUE[t + 1]
         targets[t] = VALUE[t] + weight * delta + DISCOUNT * trace * rest
-        if vtrace:
+        if config.vtrace:
             following = NEXT_VALUE[t] if ENDS[t] else targets[t + 1]
-            advantages[t] = weight * (REWARD[t] + DISCOUNT * following - VALUE[t])
+            advantages[t] = weight * (reward + DISCOUNT * following - VALUE[t])
         else:
             advantages[t] = targets[t] - VALUE[t]
     return advantages, targets
 
 
 @pytest.mark.parametrize(
-    "options", [{"gae_lambda": 1.0}, {"gae_lambda": 0.25}, {"vtrace": True}], ids=str
+    "options",
+    [
+        {"gae_lambda": 1.0},
+        {"gae_lambda": 0.25},
+        {"vtrace": True},
+        {"gae_lambda": 0.25, "reward_scale": 0.5},
+    ],
+    ids=str,
 )
 def test_the_loss_and_its_gradients_are_those_of_the_definition(options):
     config = Config(discount=DISCOUNT, entropy_coefficient=0.25, value_coefficient=2.0, **options)
@@ -122,7 +131,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(options):
     total, parts = loss(agent, known_trajectories(), config)
     total.backward()
 
-    advantages, targets = literal_targets(config.gae_lambda, config.vtrace)
+    advantages, targets = literal_targets(config)
     policy = -sum(lp * a for lp, a in zip(LOG_PROB, advantages, strict=True)) / 5
     value = sum((v - target) ** 2 for v, target in zip(VALUE, targets, strict=True)) / 5
     entropy = sum(ENTROPY) / 5
