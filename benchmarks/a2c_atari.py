@@ -52,6 +52,8 @@ class Options:
     """Of PyTorch, and of the environments."""
     bf16: bool = False
     """Whether features are computed in bfloat16."""
+    compiled: bool = False
+    """Whether torch.compile makes the code for features, of both."""
     n_iterations: int = 20
     """Updates per run."""
     rounds: int = 7
@@ -74,7 +76,8 @@ class Ours:
         env_id = f"{options.game}NoFrameskip-v4"
         self.options, self.config = options, A2CConfig()
         arguments = {"env_id": env_id, "hidden_size": 512, "recurrent": False}
-        arguments |= {"bf16": options.bf16, "device": options.device}
+        arguments |= {"bf16": options.bf16, "compiled": options.compiled}
+        arguments |= {"device": options.device}
         self.agent = create_agent(**arguments)
         self.optimizer = new_optimizer(self.agent.model)
         self.batcher = stack.enter_context(
@@ -125,7 +128,8 @@ class Peer:
         n, T, self.device = options.n_envs, options.n_timesteps, torch.device(options.device)
         self.env = faster_env(options)
         stack.callback(self.env.close)
-        model = Model(*spaces_of(f"{options.game}NoFrameskip-v4"), 512, bf16=options.bf16)
+        spaces = spaces_of(f"{options.game}NoFrameskip-v4")
+        model = Model(*spaces, 512, bf16=options.bf16, compiled=options.compiled)
         self.model = model.to(self.device)
         self.optimizer = new_optimizer(self.model)
         self.observations = torch.zeros(T, n, 4, 84, 84, dtype=torch.uint8, device=self.device)
@@ -247,7 +251,7 @@ def main(options: Options) -> None:
     ratio = statistics.median(found["ours"][0] / found["peer"][0] for found in rounds)
     report.figure("ratio", round(ratio, 3))
     report.figure("peer_env", peer_env)
-    for name in ("game", "n_envs", "n_timesteps", "n_threads", "bf16"):
+    for name in ("game", "n_envs", "n_timesteps", "n_threads", "bf16", "compiled"):
         report.figure(name, getattr(options, name))
     report.finish(options.out)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -26,6 +28,7 @@ class Model(nn.Module):
         hidden_size: Of the features.
         recurrent: Whether a GRU stands between the features and what is made of them.
         bf16: Whether matrices are multiplied in bfloat16; weights and results are float32.
+        compiled: Whether `torch.compile` makes code for the features, when they are first needed.
     """
 
     def __init__(
@@ -35,10 +38,13 @@ class Model(nn.Module):
         hidden_size: int,
         recurrent: bool = False,
         bf16: bool = False,
+        compiled: bool = False,
     ):
         super().__init__()
         self._size, self._bf16 = hidden_size, bf16
         self.encoder = encoder(observation_space, hidden_size)
+        if compiled:
+            self.encoder.compile()
         is_shared = recurrent or len(observation_space.shape) > 1
         self._value_encoder = None if is_shared else encoder(observation_space, hidden_size)
         self.memory = nn.GRUCell(hidden_size, hidden_size) if recurrent else None
@@ -161,8 +167,6 @@ def _begun_anew(memory: Tensor, begins: Tensor) -> Tensor:
     return memory.masked_fill(begins.unsqueeze(-1), 0.0)
 
 
-def create_agent(
-    env_id: str, hidden_size: int, recurrent: bool, bf16: bool, device: DeviceLike
-) -> Agent:
-    """Creates an agent with a new model on a device, made for an environment's spaces."""
-    return Agent(Model(*spaces_of(env_id), hidden_size, recurrent, bf16), device)
+def create_agent(env_id: str, device: DeviceLike, **options: Any) -> Agent:
+    """Creates an agent on a device, with a new model of these options for an environment."""
+    return Agent(Model(*spaces_of(env_id), **options), device)

@@ -314,6 +314,25 @@ def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, when it compiles.
+def test_compiled_features_are_the_same():
+    options = {"env_id": "PongNoFrameskip-v4", "device": "cpu", "hidden_size": 16}
+    plain, compiled = create_agent(**options).model, create_agent(**options, compiled=True).model
+    compiled.load_state_dict(plain.state_dict())
+    assert plain.encoder._compiled_call_impl is None
+    assert compiled.encoder._compiled_call_impl is not None
+    for shape in ((3,), (2, 3)):  # To act on, and to learn from.
+        frame = torch.randint(256, (*shape, 4, 84, 84), dtype=torch.uint8)
+        gradients = []
+        for model in (plain, compiled):
+            model.zero_grad()
+            model.features(frame).square().mean().backward()
+            gradients.append([p.grad for p in model.parameters() if p.grad is not None])
+        torch.testing.assert_close(compiled.features(frame), plain.features(frame))
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+@pytest.mark.slow
 def test_the_default_run_solves_cartpole(tmp_path):
     result = train(Config(checkpoint_dir=str(tmp_path)))
     assert result.score.n_episodes == 100
