@@ -73,7 +73,7 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
             the CPU.
         seed: Used where a reset brings none.
         autoreset: Start the next episode when one ends.
-        life_loss_ends: In Atari games that reset themselves, a lost life sets `terminated` and
+        life_loss_ends: In Atari games that reset themselves (elsewhere it is without effect), a lost life sets `terminated` and
             `done`, and the game goes on.
     """
     if is_atari(env_id):
@@ -122,12 +122,16 @@ def create_atari(
 
 
 def whole_episodes_ended(steps: TemporalDictTensor) -> torch.Tensor:
-    """Returns where in steps [B, T, ...] an episode ended, [B, T] bool, and not just a life."""
+    """Returns where in steps [B, T, ...] an episode ended, [B, T] bool, and not just a life.
+
+    Where `life_loss_ends`, one that is cut in the very step in which a life is lost is left out.
+    """
     ended = steps["_observation/done"]
     if "_observation/lives" not in steps:
         return ended
     before, after = steps["observation/lives"], steps["_observation/lives"]
-    return ended & ~((0 < after) & (after < before))
+    is_life = (0 < after) & (after < before) & ~steps["_observation/truncated"]
+    return ended & ~is_life
 
 
 def frame_statistics(env_id: str, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

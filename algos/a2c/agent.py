@@ -43,10 +43,11 @@ class Model(nn.Module):
         super().__init__()
         self._size, self._bf16 = hidden_size, bf16
         self.encoder = encoder(observation_space, hidden_size)
-        if compiled:
-            self.encoder.compile()
         is_shared = recurrent or len(observation_space.shape) > 1
         self._value_encoder = None if is_shared else encoder(observation_space, hidden_size)
+        for module in (self.encoder, self._value_encoder):
+            if compiled and module is not None:
+                module.compile()
         self.memory = nn.GRUCell(hidden_size, hidden_size) if recurrent else None
         self._policy = policy_head(action_space, hidden_size)
         self._value = linear(hidden_size, 1)
@@ -72,7 +73,7 @@ class Model(nn.Module):
         return self._policy(features[..., : self._size])
 
     def value(self, features: Tensor) -> Tensor:
-        """Returns the expected discounted return, [...] float32."""
+        """Returns the expected discounted return, [...] float32, of rewards as they are learnt."""
         return self._value(features[..., -self._size :]).squeeze(-1)
 
 

@@ -71,7 +71,7 @@ class Config(RunConfig):
     discount: float = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
     reward_scale: float = 1.0
-    """What rewards are multiplied by in training; values near 1 are learnt the fastest."""
+    """What rewards are multiplied by in training, so that values of observations are near 1."""
     gae_lambda: float = 0.95
     """How far advantages look beyond the value of the next step, in [0, 1]; 1 with V-trace."""
     entropy_coefficient: float = 0.01
@@ -89,11 +89,11 @@ class Config(RunConfig):
     bf16: bool = False
     """Whether features are computed in bfloat16, which recent processors do faster."""
     compiled: bool = False
-    """Whether torch.compile makes faster code for features: a minute at the start."""
+    """Whether torch.compile makes code for features, in every process, when it starts."""
     normalize_frames: bool = False
     """Whether images are centred and scaled by what is seen in play at random."""
     life_loss_ends: bool = False
-    """Whether nothing counts beyond the loss of a life in training, though the game goes on."""
+    """Whether a lost life ends what counts in training, in Atari games, which go on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -116,7 +116,7 @@ int main() {
     generator.seed(static_cast<u32>(seed));
     Pixels q;
     clear_screens(&p, kHeight);
-    std::vector<u8> kept;
+    std::vector<u8> kept, image[2];
     for (s32 step = 0; step < 120; ++step) {
       const s32 buffer = below(2);
       const u32 head = p.head;
@@ -129,6 +129,13 @@ int main() {
         p.kept = p.shown[buffer];
         kept = q.screens[buffer];
       }
+      if (below(9) == 0) {  // What a step may recall.
+        p.n_image = 2;
+        for (s32 k = 0; k < 2; ++k) {
+          p.image[k] = p.shown[k];
+          image[k] = q.screens[k];
+        }
+      }
       n_moves += p.head < head;
       n_with_edges += n_rows_with_edges(p, p.shown[buffer]);
       if (p.is_lost) return fail("lost", seed, step);
@@ -136,6 +143,14 @@ int main() {
         if (!shows(p, p.shown[k], q.screens[k])) return fail("different", seed, step);
       }
       if (!kept.empty() && !shows(p, p.kept, kept)) return fail("not kept", seed, step);
+      for (s32 k = 0; k < p.n_image; ++k) {
+        if (!shows(p, p.image[k], image[k])) return fail("not to be recalled", seed, step);
+      }
+    }
+    const std::unique_ptr<Pictures> copy(new Pictures());
+    copy_shown(p, *copy, true, kHeight);
+    for (s32 k = 0; k < 2; ++k) {
+      if (!shows(*copy, copy->shown[k ^ 1], q.screens[k])) return fail("copied wrongly", seed, k);
     }
   }
   if (n_with_edges < 1000 || n_moves < 40) return fail("too easy", n_with_edges, n_moves);
@@ -149,12 +164,16 @@ int main() {
       layers.background = 0;
       Mask noise = no_pixels();
       for (u64& word : noise.w) word = u64{generator()} << 32 | generator();
-      layers.add(noise & pixels_below(kWidth), 2);
+      // A row ends with a run of two bytes, of which the second one may not fit.
+      layers.add(noise & pixels_below(kWidth - 20), 2);
       write_row(&p, row, layers, pixels_below(kWidth), 0, kWidth);
     }
     end_drawing(&p, kMaxHeight);
   }
   if (!p.is_lost) return fail("loss unnoticed", 0, 0);
+  const std::unique_ptr<Pictures> copy(new Pictures());
+  copy_shown(p, *copy, false, kMaxHeight);
+  if (!copy->is_lost) return fail("loss forgotten", 0, 0);
   std::printf("equal\n");
   return 0;
 }

@@ -26,7 +26,7 @@
 //
 // Rows that are equal to the one before share its bytes.
 //
-// There is room for all that is needed at a time, of any screen that was ever seen in these games,
+// There is room for all that is needed at a time, of the screens that these games were seen to show,
 // and then some. Should it not be enough, `is_lost` says so, and the batch reports it as an error.
 #pragma once
 
@@ -293,7 +293,7 @@ struct Edges {
 RLB_GPU_CALL bool put_edges(Pictures& p) {
   const u32 n_bytes = p.head - p.row_start;
   Edges e;
-  if (n_bytes < kLongRow || !e.find(p)) return false;
+  if (p.is_lost || n_bytes < kLongRow || !e.find(p)) return false;
   const u32 header = e.header(), n_edge_bytes = bit_count(header & ((1u << kEdgeBytes) - 1));
   if (4 + n_edge_bytes + e.n_turn_bytes() >= n_bytes) return false;
   p.head = p.row_start;
@@ -396,7 +396,7 @@ RLB_GPU_CALL void grey_out(Screens screens, s32 buffer, s32 row, s32 height) {
 // Takes over both screens of other pictures.
 RLB_GPU_CALL void copy_shown(const Pictures& from, Pictures& p, bool is_swapped, s32 height) {
   p.head = from.head;
-  p.is_lost = 0;
+  p.is_lost = from.is_lost;
   p.kept = kNoPicture;
   p.n_image = 0;
   p.drawn = from.drawn;
