@@ -73,8 +73,8 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
             the CPU.
         seed: Used where a reset brings none.
         autoreset: Start the next episode when one ends.
-        life_loss_ends: In Atari games that reset themselves (elsewhere it is without effect), a lost life sets `terminated` and
-            `done`, and the game goes on.
+        life_loss_ends: In Atari games that reset themselves, a lost life sets `terminated` and
+            `done`, and the game goes on. Elsewhere it is without effect.
     """
     if is_atari(env_id):
         if not autoreset:
