@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -21,6 +23,7 @@ class Model(nn.Module):
         hidden_size: Of the features.
         duelling: Whether a value and advantages are added up, from layers of their own.
         bf16: Whether matrices are multiplied in bfloat16; weights and results are float32.
+        compiled: Whether `torch.compile` makes code for the features, when they are first needed.
 
     Raises:
         TypeError: The actions are not Discrete.
@@ -38,6 +41,7 @@ class Model(nn.Module):
         hidden_size: int,
         duelling: bool = False,
         bf16: bool = False,
+        compiled: bool = False,
     ):
         super().__init__()
         if not isinstance(action_space, spaces.Discrete):
@@ -45,6 +49,8 @@ class Model(nn.Module):
         if action_space.start:
             raise ValueError(f"action_space: expected actions from 0 on, got {action_space}")
         self.encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
+        if compiled:
+            self.encoder.compile()
         self._advantages = linear(hidden_size, int(action_space.n))
         self._value = linear(hidden_size, 1) if duelling else None
 
@@ -101,8 +107,6 @@ class Agent(RL_Agent):
         self.model.load_state_dict(info)
 
 
-def create_agent(
-    env_id: str, hidden_size: int, duelling: bool, bf16: bool, epsilon: float, device: DeviceLike
-) -> Agent:
-    """Creates an agent with a new model on a device, made for an environment's spaces."""
-    return Agent(Model(*spaces_of(env_id), hidden_size, duelling, bf16), epsilon, device)
+def create_agent(env_id: str, epsilon: float, device: DeviceLike, **options: Any) -> Agent:
+    """Creates an agent on a device, with a new model of these options for an environment."""
+    return Agent(Model(*spaces_of(env_id), **options), epsilon, device)

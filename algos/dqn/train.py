@@ -107,6 +107,8 @@ class Config(RunConfig):
     """Width of the features."""
     bf16: bool = False
     """Whether features are computed in bfloat16, which recent processors do faster."""
+    compiled: bool = False
+    """Whether torch.compile makes code for features, in every process, when it starts."""
     normalize_frames: bool = False
     """Whether images are centred and scaled by what is seen in play at random."""
 
@@ -161,8 +163,15 @@ def correction(batch: DictTensor, progress: float, config: Config) -> Tensor | f
 
 def new_agent(config: Config) -> partial[Agent]:
     """Returns what creates the agents of a run, given a device."""
-    options = config.hidden_size, config.duelling, config.bf16, config.evaluation_epsilon
-    return partial(create_agent, config.env_id, *options)
+    return partial(
+        create_agent,
+        config.env_id,
+        config.evaluation_epsilon,
+        hidden_size=config.hidden_size,
+        duelling=config.duelling,
+        bf16=config.bf16,
+        compiled=config.compiled,
+    )
 
 
 def new_memory(config: Config) -> ReplayMemory:
@@ -189,6 +198,8 @@ def train(config: Config) -> Result:
         agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate, eps=1e-4)
     target_model, memory = copy.deepcopy(agent.model), new_memory(config)
+    if config.compiled:  # A copy is not.
+        target_model.encoder.compile()
     kept = {"target_model": target_model, **({"memory": memory} if config.save_memory else {})}
     with (
         Run("dqn", config, agent.model, optimizer, new_agent(config), kept) as run,

@@ -337,7 +337,7 @@ def test_epsilon_falls_to_its_last_value():
 
 
 def test_every_environment_has_an_epsilon_of_its_own():
-    agent = create_agent("CartPole-v1", 8, False, False, 0.25, "cpu")
+    agent = create_agent("CartPole-v1", 0.25, "cpu", hidden_size=8)
     n = 4000
     observation = DictTensor({"frame": torch.randn(1, 4).expand(n, 4)})
     agent_info, _ = episode_infos(n, 0, Episodes.TRAINING, 0)
@@ -433,6 +433,18 @@ def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
     rows = read_table(tmp_path / "run" / "training.csv")
     assert [int(row["step"]) for row in rows] == [32, 64, 96, 128]
     assert float(rows[0]["losses/value"]) == 0.0 < float(rows[-1]["losses/value"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own, when it compiles.
+def test_compiled_features_learn_the_same(tmp_path):
+    results = {}
+    for name, compiled in (("plain", False), ("compiled", True)):
+        train(small(tmp_path / name, compiled=compiled))
+        results[name] = contents(tmp_path / name, "dqn")["model"]
+    assert results["plain"].keys() == results["compiled"].keys()
+    for key, weight in results["plain"].items():
+        torch.testing.assert_close(results["compiled"][key], weight, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.slow
