@@ -25,25 +25,31 @@ def mlp(n_inputs: int, hidden_size: int) -> nn.Sequential:
     )
 
 
-def encoder(observation_space: spaces.Box, hidden_size: int) -> nn.Module:
+def encoder(observation_space: spaces.Box, hidden_size: int, compiled: bool = False) -> nn.Module:
     """Returns a module from observations to features [..., hidden_size].
 
     Args:
         observation_space: Of shape [n], for an MLP, or [stack, height, width] uint8, for a
             `NatureCNN`.
         hidden_size: Of the features.
+        compiled: Whether `torch.compile` makes code for it, when it is first called.
 
     Raises:
         ValueError: The observations are neither.
     """
     shape = observation_space.shape
     if len(shape) == 1:
-        return mlp(shape[0], hidden_size)
-    if len(shape) == 3 and observation_space.dtype == "uint8":
-        return NatureCNN(shape, hidden_size)
-    raise ValueError(
-        f"observation_space: expected [n] or [stack, height, width] uint8, got {observation_space}"
-    )
+        made: nn.Module = mlp(shape[0], hidden_size)
+    elif len(shape) == 3 and observation_space.dtype == "uint8":
+        made = NatureCNN(shape, hidden_size)
+    else:
+        raise ValueError(
+            "observation_space: expected [n] or [stack, height, width] uint8, "
+            f"got {observation_space}"
+        )
+    if compiled:
+        made.compile()
+    return made
 
 
 class NatureCNN(nn.Module):

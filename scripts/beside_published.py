@@ -16,15 +16,9 @@ import numpy as np
 import tyro
 from matplotlib.figure import Figure
 
-from algos.logs import read_table
+from algos.curves import columns
 
 WINDOW = 25
-
-
-def columns(path: Path, *names: str) -> list[np.ndarray]:
-    """Returns columns of a CSV file as floats, [rows] each."""
-    rows = read_table(path)
-    return [np.array([float(row[name]) for row in rows]) for name in names]
 
 
 def windows(values: np.ndarray) -> np.ndarray:

@@ -42,12 +42,10 @@ class Model(nn.Module):
     ):
         super().__init__()
         self._size, self._bf16 = hidden_size, bf16
-        self.encoder = encoder(observation_space, hidden_size)
+        options = observation_space, hidden_size, compiled
+        self.encoder = encoder(*options)
         is_shared = recurrent or len(observation_space.shape) > 1
-        self._value_encoder = None if is_shared else encoder(observation_space, hidden_size)
-        for module in (self.encoder, self._value_encoder):
-            if compiled and module is not None:
-                module.compile()
+        self._value_encoder = None if is_shared else encoder(*options)
         self.memory = nn.GRUCell(hidden_size, hidden_size) if recurrent else None
         self._policy = policy_head(action_space, hidden_size)
         self._value = linear(hidden_size, 1)

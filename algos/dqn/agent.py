@@ -48,9 +48,8 @@ class Model(nn.Module):
             raise TypeError(f"action_space: expected Discrete, got {action_space}")
         if action_space.start:
             raise ValueError(f"action_space: expected actions from 0 on, got {action_space}")
-        self.encoder, self._bf16 = encoder(observation_space, hidden_size), bf16
-        if compiled:
-            self.encoder.compile()
+        self.encoder = encoder(observation_space, hidden_size, compiled)
+        self._bf16 = bf16
         self._advantages = linear(hidden_size, int(action_space.n))
         self._value = linear(hidden_size, 1) if duelling else None
 

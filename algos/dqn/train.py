@@ -198,7 +198,7 @@ def train(config: Config) -> Result:
         agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate, eps=1e-4)
     target_model, memory = copy.deepcopy(agent.model), new_memory(config)
-    if config.compiled:  # A copy is not.
+    if config.compiled:  # Copies of modules are not.
         target_model.encoder.compile()
     kept = {"target_model": target_model, **({"memory": memory} if config.save_memory else {})}
     with (

@@ -330,11 +330,3 @@ def test_compiled_features_are_the_same():
             gradients.append([p.grad for p in model.parameters() if p.grad is not None])
         torch.testing.assert_close(compiled.features(frame), plain.features(frame))
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
-
-
-@pytest.mark.slow
-def test_the_default_run_solves_cartpole(tmp_path):
-    result = train(Config(checkpoint_dir=str(tmp_path)))
-    assert result.score.n_episodes == 100
-    assert result.score.mean >= 475
-    assert result.seconds < 180

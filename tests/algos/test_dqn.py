@@ -445,11 +445,3 @@ def test_compiled_features_learn_the_same(tmp_path):
     assert results["plain"].keys() == results["compiled"].keys()
     for key, weight in results["plain"].items():
         torch.testing.assert_close(results["compiled"][key], weight, rtol=1e-3, atol=1e-4)
-
-
-@pytest.mark.slow
-def test_the_default_run_solves_cartpole(tmp_path):
-    result = train(Config(checkpoint_dir=str(tmp_path)))
-    assert result.score.n_episodes == 100
-    assert result.score.mean >= 475
-    assert result.seconds < 360

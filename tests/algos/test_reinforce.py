@@ -342,11 +342,3 @@ def test_training_and_evaluation_play_different_episodes(tmp_path, monkeypatch):
 def test_each_part_may_be_on_a_gpu(tmp_path, place):
     result = train(small(tmp_path, **{place: "cuda"}))
     assert result.n_iterations == 3
-
-
-@pytest.mark.slow
-def test_the_default_run_solves_cartpole(tmp_path):
-    result = train(Config(checkpoint_dir=str(tmp_path)))
-    assert result.score.n_episodes == 100
-    assert result.score.mean >= 475
-    assert result.seconds < 180

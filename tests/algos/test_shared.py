@@ -673,3 +673,16 @@ def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
     assert checkpoints.load(result.folder, "x")["n_steps"] == 12
     rows = read_table(result.folder / "evaluation.csv")
     assert [float(row["evaluation/return_mean"]) for row in rows] == [1, 2, 3, 4]
+
+
+# --- What all algorithms must do. ---
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("algorithm", "seconds"), [("reinforce", 180), ("a2c", 180), ("dqn", 360)])
+def test_the_default_run_solves_cartpole(tmp_path, algorithm, seconds):
+    module = import_module(f"algos.{algorithm}.train")
+    result = module.train(module.Config(checkpoint_dir=str(tmp_path)))
+    assert result.score.n_episodes == 100
+    assert result.score.mean >= 475
+    assert result.seconds < seconds

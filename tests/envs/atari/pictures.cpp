@@ -40,7 +40,8 @@ void draw(Pictures& p, Pixels& q, s32 buffer, u32 n_colours) {
   s32 row = below(6) == 0 ? below(kHeight) : 0;
   s32 x = row && below(2) ? below(kWidth) : 0;
   for (s32 n = below(3) ? kHeight : below(kHeight); row < kHeight && n > 0; ++row, --n, x = 0) {
-    if (x == 0 && n < kHeight && row > 0 && p.n_drawn && p.first[p.drawn] + p.n_drawn == row && p.open_row < 0 && below(3) == 0) {
+    const bool follows = p.n_drawn && p.open_row < 0 && p.first[p.drawn] + p.n_drawn == row;
+    if (x == 0 && n < kHeight && row > 0 && follows && below(3) == 0) {
       repeat_row(&p, row);
       copy_bytes(screen + (row - 1) * kWidth, screen + row * kWidth, kWidth);
       continue;

@@ -3,6 +3,7 @@
 
 #include "platform.h"
 #include "run_cpu.h"
+#include "starts.h"
 #include "state.h"
 #if defined(RLB_TRANSLATES)
 #include "translator.h"
