@@ -9,6 +9,8 @@ Gymnasium's default mode an environment resets in a step of its own, which is no
 
 - `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
   as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
+- `ceiling_2x64`, `ceiling_2x16`: two processes with such a loop each, which share nothing but the
+  start of every T steps, against one: what two processes can gain on this machine's cores.
 - `ratio_2x64_same_data`, `ratio_2x16_same_data`: against a loop over SyncVectorEnv that keeps all
   that the batcher's trajectories hold, `CompleteLoop`.
 - `ratio_vectorised`: in the caller's process against the loop, with the CartPole that Gymnasium
@@ -20,11 +22,13 @@ Gymnasium's default mode an environment resets in a step of its own, which is no
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -197,6 +201,42 @@ class CompleteLoop(GymnasiumLoop):
         return N_TIMESTEPS * self.n_envs
 
 
+class TwoLoops:
+    """Two processes, each with the usual loop over half of the environments."""
+
+    def __init__(self, n_envs: int):
+        context = multiprocessing.get_context("spawn")
+        pipes = [context.Pipe() for _ in range(2)]
+        self.connections = [mine for mine, _ in pipes]
+        self.processes = [
+            context.Process(target=serve_loop, args=(theirs, n_envs // 2), daemon=True)
+            for _, theirs in pipes
+        ]
+        for process in self.processes:
+            process.start()
+
+    def acquire(self) -> int:
+        """Lets both acquire T steps; returns how many environment steps that were."""
+        for connection in self.connections:
+            connection.send(True)
+        return sum(connection.recv() for connection in self.connections)
+
+    def close(self) -> None:
+        """Ends both processes."""
+        for connection, process in zip(self.connections, self.processes, strict=True):
+            connection.send(False)
+            process.join()
+
+
+def serve_loop(connection: Connection, n_envs: int) -> None:
+    """Acquires T steps whenever it is told True, until it is told False."""
+    torch.set_num_threads(1)
+    loop = GymnasiumLoop(vector_env(SyncVectorEnv, n_envs))
+    while connection.recv():
+        connection.send(loop.acquire())
+    loop.close()
+
+
 class Batched:
     """RL_Batcher, acquiring T steps at a time."""
 
@@ -231,7 +271,10 @@ class Batched:
         self.batcher.close()
 
 
-def steps_per_second(competitor: GymnasiumLoop | Batched, seconds: float) -> float:
+Competitor = GymnasiumLoop | TwoLoops | Batched
+
+
+def steps_per_second(competitor: Competitor, seconds: float) -> float:
     """Runs a competitor for that long; returns environment steps per second."""
     n_steps, started = 0, time.perf_counter()
     while (elapsed := time.perf_counter() - started) < seconds:
@@ -247,9 +290,7 @@ class Comparison(NamedTuple):
     ratio: float
 
 
-def compare(
-    competitor: GymnasiumLoop | Batched, peer: GymnasiumLoop | Batched, config: Config
-) -> Comparison:
+def compare(competitor: Competitor, peer: Competitor, config: Config) -> Comparison:
     """Runs a competitor and its peer in turn; closes the competitor, not the peer."""
     for one in (competitor, peer):
         one.acquire()  # Memory is touched and caches are filled.
@@ -285,6 +326,9 @@ def compare_cartpole(report: Report, config: Config) -> None:
                 what = "SyncVectorEnv, the same data"
                 report.row("CartPole-v1", what, n_envs, f"{found.peer_rate:,.0f}", "")
                 complete.close()
+                found = compare(TwoLoops(n_envs), sync, config)
+                add(report, "CartPole-v1", "SyncVectorEnv, 2 processes", n_envs, found)
+                report.figure(f"ceiling_2x{n_envs // 2}", found.ratio)
             elif n_processes == 0:
                 suffix = "" if n_envs == 32 else f"_{n_envs}"
                 report.figure(f"ratio_inprocess{suffix}", found.ratio)
