@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 ARGS ?=
 
-# One module of benchmarks/ per published number; scripts/gpu_suite.sh runs the same list.
+# One module of benchmarks/ per published number; scripts/gpu_suite.sh runs what a GPU changes.
 BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor learning
 
 .DELETE_ON_ERROR:

@@ -7,7 +7,7 @@ two, and keeps its batch in tensors that it makes beforehand. They run in turn.
 - `ratio`: of the steps per second, the median over the rounds of two runs that follow each other.
 - `ours_sps`, `peer_sps`: environment steps in training per second, medians.
 - `ours_shares`, `peer_shares`: of the time, in the environments, in choosing actions, in learning
-  and in the rest.
+  and in the rest. On a GPU by the clock of the host, which goes on while the GPU computes.
 """
 
 from __future__ import annotations

@@ -11,6 +11,9 @@ Beside that: seconds to compile the kernels of a game (cold) and to load them (w
 environment beside its observation, registers and bytes of local memory of each kernel, the
 seconds that it takes per step, and what a CUDA graph of agent and environment gains.
 
+What a case raises is printed, and its figure is None. Ctrl-C ends the benchmark early, without the
+cases that were not reached.
+
 JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS`, over all games for
 `observations` and over `sweep_games` for the other uses.
 """
@@ -22,8 +25,10 @@ import os
 import statistics
 import tempfile
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import tyro
@@ -186,6 +191,18 @@ def compile_all(config: Config, report: Report) -> None:
     build.compile_kernels([find_game(name) for name in names], torch.device(config.device))
 
 
+def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
+    """Reports a figure, and returns it; None in the place of one whose measurement raises."""
+    figure = None
+    try:
+        figure = measure(*arguments)
+    except Exception:
+        traceback.print_exc()
+    print(f"{name}: {figure}", flush=True)  # Should the rest never come.
+    report.figure(name, figure)
+    return figure
+
+
 def geomean(values: list[float]) -> float:
     """Returns the geometric mean."""
     return math.exp(statistics.fmean(map(math.log, values)))
@@ -199,23 +216,31 @@ def main(config: Config) -> None:
     report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
     report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
     env.close()
-    report.figure("kernel_seconds", {g: kernel_seconds(g, config) for g in config.sweep_games})
     cases = [("observations", game, config.n_envs) for game in config.games]
     cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
     cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
-    for n_envs in (32, 1024, config.n_envs):
-        gain = graph_gain(config.sweep_games[0], n_envs, config)
-        report.figure(f"graph_gain/{config.sweep_games[0]}/{n_envs}", gain)
     figures: dict[tuple[str, str, int], float] = {}
-    for use, game, n_envs in dict.fromkeys(cases):
-        figure = figures[use, game, n_envs] = frames_per_second(game, n_envs, use, config)
-        report.figure(f"fps/{use}/{game}/{n_envs}", figure)
-        report.row(use, game, n_envs, f"{figure:,.0f}")
+    try:
+        for use, game, n_envs in dict.fromkeys(cases):
+            name = f"fps/{use}/{game}/{n_envs}"
+            figure = measured(report, name, frames_per_second, game, n_envs, use, config)
+            if figure is not None:
+                figures[use, game, n_envs] = figure
+                report.row(use, game, n_envs, f"{figure:,.0f}")
+        for game in config.sweep_games:
+            measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
+        for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
+            game = config.sweep_games[0]
+            measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
+    except KeyboardInterrupt:
+        print("interrupted")
     for use in USES:
         games = config.games if use == "observations" else config.sweep_games
-        values = [figures[use, game, config.n_envs] for game in games]
-        report.figure(f"geomean/{use}/{config.n_envs}", geomean(values))
-        report.figure(f"min/{use}/{config.n_envs}", min(values))
+        values = [figures.get((use, game, config.n_envs)) for game in games]
+        known = [value for value in values if value is not None]
+        is_complete = len(known) == len(values)
+        report.figure(f"geomean/{use}/{config.n_envs}", geomean(known) if is_complete else None)
+        report.figure(f"min/{use}/{config.n_envs}", min(known) if is_complete else None)
     report.finish(config.out)
 
 

@@ -35,7 +35,9 @@ class Options:
     env_id: str = "CartPole-v1"
     """Where."""
     n_seeds: int = 5
-    """Runs, with the seeds from 0 on."""
+    """Runs, with the seeds from `first_seed` on."""
+    first_seed: int = 0
+    """The first of them."""
     options: str = ""
     """More options of the runs, as in --options="--total-steps 3000000"."""
     runs: str | None = None
@@ -53,7 +55,7 @@ def main(options: Options) -> None:
     report.figure("options", options.options)
     seconds, n_solved = [], 0
     with tempfile.TemporaryDirectory() as dropped:
-        for seed in range(options.n_seeds):
+        for seed in range(options.first_seed, options.first_seed + options.n_seeds):
             folder = Path(options.runs or dropped) / f"seed_{seed}"
             arguments = ["--env-id", options.env_id, "--seed", str(seed)]
             arguments += shlex.split(options.options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import gc
 import os
 import random
 import signal
@@ -446,6 +447,10 @@ def main(connection: Connection, dump_descriptor: int) -> None:
             with contextlib.suppress(Exception):
                 worker.close()
     finally:
+        if torch.cuda.is_initialized():
+            # A block of the parent's counts as in use there until it is let go of here.
+            worker = None
+            gc.collect()
         # As multiprocessing ends its children: tearing down torch takes half a second.
         sys.stdout.flush()
         sys.stderr.flush()

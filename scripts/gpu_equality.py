@@ -3,9 +3,9 @@
     python -m scripts.gpu_equality --n-envs 64 --n-steps 150
 
 Each environment gets actions of its own; observations are compared pixel for pixel after every
-step, states byte for byte at the end. Prints the first difference of each game, then one JSON
-object; exits with 1 if there is a difference. On a machine without a GPU, RLBATCH_ATARI_GRID=1 and
-`--device cpu` let the CPU play one.
+step, states byte for byte at the end. Prints the first difference of each game when it has been
+played, then one JSON object; exits with 1 if there is a difference. On a machine without a GPU,
+RLBATCH_ATARI_GRID=1 and `--device cpu` let the CPU play one.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Config:
     """Of sticky actions."""
     device: str = "cuda"
     """Where the kernels run."""
-    n_games_at_once: int = 8
+    n_games_at_once: int = 32
     """Games side by side, each in a thread and a stream of its own."""
     seed: int = 0
     """Of environments and actions."""
@@ -112,11 +112,13 @@ def main(config: Config) -> int:
         workers = config.n_games_at_once
         games = [find_game(name) for name in config.games]
         build.compile_kernels(games, torch.device(config.device))
+    differences = {}
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        found = list(pool.map(lambda game: _in_a_stream(game, config), config.games))
-    differences = {game: one for game, one in zip(config.games, found, strict=True) if one}
-    for game, difference in differences.items():
-        print(f"{game}: {difference}")
+        found = {pool.submit(_in_a_stream, game, config): game for game in config.games}
+        for done in concurrent.futures.as_completed(found):
+            print(f"{found[done]}: {done.result() or 'equal'}", flush=True)
+            if done.result():
+                differences[found[done]] = done.result()
     n_frames = 4 * config.n_envs * config.n_steps
     print(
         json.dumps(

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Runs everything that needs a GPU, in a plain checkout: the gpu tests, all Atari games beside the
-# native library, the sanitizers on a few of them, then the benchmarks.
+# Runs everything that needs a GPU, in a plain checkout: all Atari games beside the native library,
+# the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C on five games.
 #
-#   OUT=gpu_results STEP_LIMIT_S=300 PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
+#   OUT=gpu_results STEP_LIMIT_S=300 ONLY=. PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
-# RLBATCH_COMMIT names the commit where the checkout comes without its git history.
+# ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
+# minutes can do a part. RLBATCH_COMMIT names the commit where the checkout comes without its history.
 # Uses whatever PyTorch, CuPy, NumPy and pytest are installed; installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
 #                   after every step, so that a run cut short still tells what it did
@@ -18,27 +19,33 @@ cd "$(dirname "$0")/.."
 OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
 STEP_LIMIT_S=${STEP_LIMIT_S:-300}
+ONLY=${ONLY:-.}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=(atari_gpu a2c_atari batcher dicttensor)
+[ $# -gt 0 ] || benchmarks=(atari_gpu "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
 
 "$PYTHON" -c 'import torch, pytest' || exit 2
 mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml}
 steps=$(mktemp -d)
+touch "$steps/table"
 trap 'rm -rf "$steps"' EXIT
 export LC_ALL=C.UTF-8
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 RLBATCH_REQUIRE_GPU=1
+export CUDA_DEVICE_MAX_CONNECTIONS=32  # As many streams that do not wait for each other.
 
 step() { # NAME COMMAND...: runs the command under the time limit and rewrites suite.json.
     local name=$1 start=$EPOCHREALTIME
     shift
+    [[ $name =~ $ONLY ]] || return 0
     echo "== $name" | tee -a "$OUT/suite.log"
-    timeout --kill-after=10 "$STEP_LIMIT_S" "$@" 2>&1 | tee "$steps/$name.out" | tee -a "$OUT/suite.log"
+    # Interrupted, a program still reports what it has.
+    timeout --signal=INT --kill-after=30 "$STEP_LIMIT_S" "$@" 2>&1 |
+        tee "$steps/$name.out" | tee -a "$OUT/suite.log"
     printf '%s\t%s\t%s\t%s\n' "$name" "${PIPESTATUS[0]}" "$start" "$EPOCHREALTIME" >>"$steps/table"
     "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps"
 }
 
-benchmark() { # NAME: runs benchmarks/NAME.py, on the GPU if it can choose.
+benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can choose.
     local options=()
     if [ ! -e "benchmarks/$1.py" ] && [ ! -e "benchmarks/$1/__main__.py" ]; then
         echo "benchmarks.$1: no such module"
@@ -47,35 +54,55 @@ benchmark() { # NAME: runs benchmarks/NAME.py, on the GPU if it can choose.
     if "$PYTHON" -m "benchmarks.$1" --help | grep -q -e --device; then
         options=(--device cuda)
     fi
-    "$PYTHON" -m "benchmarks.$1" "${options[@]}"
+    "$PYTHON" -m "benchmarks.$1" "${options[@]}" "${@:2}"
 }
 export -f benchmark
 export PYTHON
 
 # It compiles all kernels, which the tests then find.
 step gpu_equality "$PYTHON" -m scripts.gpu_equality
-step gpu_tests "$PYTHON" -m pytest tests -m gpu --continue-on-collection-errors \
-    -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
+# Warnings are those of the PyTorch that is installed, which is not the pinned one. The slow tests
+# play every game for longer, as gpu_equality has done.
+step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" --continue-on-collection-errors \
+    -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
+    --junit-xml="$OUT/gpu_tests.xml"
+short=(--games pong pitfall2 --n-envs 40 --n-steps 3 --n-games-at-once 1)
 if command -v compute-sanitizer >/dev/null; then
-    short=(--games pong pitfall2 --n-envs 40 --n-steps 3 --n-games-at-once 1)
-    for tool in memcheck racecheck; do
-        step "sanitizer_$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+    for tool in memcheck racecheck synccheck; do
+        # Without PyTorch's cache a tensor's end is the end of an allocation.
+        step "sanitizer_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+            compute-sanitizer --tool "$tool" --error-exitcode 1 \
             "$PYTHON" -m scripts.gpu_equality "${short[@]}"
     done
 fi
-for name in "${benchmarks[@]}"; do
-    step "benchmark_$name" bash -c "benchmark $name"
+for command in "${benchmarks[@]}"; do
+    step "benchmark_${command%% *}" bash -c "benchmark $command"
 done
+if command -v ncu >/dev/null; then
+    # The first figure is how many of a warp's 32 threads work at a time.
+    metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
+    metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
+    metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
+    metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
+    metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
+    step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-skip 40 \
+        --launch-count 8 --metrics "$metrics" "$PYTHON" -m scripts.gpu_equality \
+        --games pong --n-envs 4096 --n-steps 12 --n-games-at-once 1
+fi
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
 on_gpu="--device cuda --batcher-device cuda --evaluation-device cuda --no-torch-deterministic"
-learn() { # GAME SCORE SEEDS: trains A2C until it has the score.
-    step "learning_${1,,}" "$PYTHON" -m benchmarks.learning --algorithm a2c \
-        --env-id "$1NoFrameskip-v4" --n-seeds "$3" \
-        --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return $2"
+learn() { # GAME SCORE SEED...: trains A2C until it has the score.
+    local game=$1 score=$2
+    shift 2
+    for seed in "$@"; do
+        step "learning_${game,,}_$seed" "$PYTHON" -m benchmarks.learning --algorithm a2c \
+            --env-id "${game}NoFrameskip-v4" --n-seeds 1 --first-seed "$seed" \
+            --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return $score"
+    done
 }
-learn Pong 18 3
-learn MsPacman 1500 1
-learn Asterix 1000 1
-learn Assault 800 1
-learn Breakout 300 1
+learn Pong 18 0 1 2
+learn MsPacman 1500 0
+learn Asterix 1000 0
+learn Assault 800 0
+learn Breakout 300 0
 "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict

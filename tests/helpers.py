@@ -1,6 +1,8 @@
 """Environments whose every value is known beforehand. Importable in child processes."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -277,3 +279,15 @@ def gym_env(
     if kind == "sync":
         return SyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode])
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode], context="fork")
+
+
+@contextlib.contextmanager
+def no_waiting_for_the_gpu() -> Iterator[None]:
+    """Makes everything raise that waits for the GPU."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # That the mode is a prototype; raised after it is set.
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")

@@ -5,7 +5,7 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
 from rlbatch.envs import DeviceEnv
-from tests.helpers import CountingEnv
+from tests.helpers import CountingEnv, no_waiting_for_the_gpu
 from tests.test_batcher import CountingAgent, assert_equal
 
 pytestmark = pytest.mark.gpu
@@ -104,12 +104,9 @@ def test_the_step_loop_does_not_wait_for_the_gpu():
         batcher.execute()
         batcher.get()
         torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_waiting_for_the_gpu():
             batcher.execute()
             trajectories, _ = batcher.get()
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         assert (
             trajectories.trajectories["observation/frame"][:, :, 2].tolist() == [[4, 5, 6, 7]] * 8
         )

@@ -47,7 +47,7 @@ class DeviceSteps:
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         self.batch.check_open("step")
-        self.batch.step(action.to(torch.int64))
+        self.batch.step(action.to(torch.int64).contiguous())
         last_frames = self.batch.observe()
         after = self._after(action)
         ended = self.batch.results["has_ended"].clone()
