@@ -174,7 +174,7 @@ class Worker:
             if self._is_direct:
                 self._slots.write_observation(0, self._observation)
         for t in range(self._recipe.n_timesteps):
-            if not len(self._running):
+            if not self.autoreset and not len(self._running):
                 break
             self._step(t)
         if len(self._running):
@@ -199,8 +199,7 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
-        everyone = self._unless_everyone()
-        history = self._history(everyone, t)
+        history = self._history(t)
         started = time.perf_counter()
         answer = self.agent(self._state, self._observation, self._agent_info, history)
         if self._slots is None:
@@ -271,12 +270,12 @@ class Worker:
         """Returns the running environments, None for all of them."""
         return None if len(self._running) == self.n_envs else self._running
 
-    def _history(self, everyone: torch.Tensor | None, t: int) -> TemporalDictTensor | None:
+    def _history(self, t: int) -> TemporalDictTensor | None:
         if not self.agent.require_history():
             return None
         if self._slots is None:
             return no_history(self._observation)
-        return self._slots.history(everyone, t)
+        return self._slots.history(self._unless_everyone(), t)
 
     def _replace_agent_info(self, agent_info: DictTensor) -> None:
         self._agent_info = agent_info.to(self._recipe.info_device)

@@ -116,7 +116,7 @@ class GymEnv(VecEnv):
         running, numbers = self._running, self._numbers
         after, done = self._observe(self._backend.step(numbers, actions), actions)
         observation = _tensors(after)
-        if not done.any():
+        if not _any(done):
             return (observation, running), (observation, running)
         return (observation, running), self._after_an_end(after, running, done)
 
@@ -213,12 +213,12 @@ class GymEnvInf(GymEnv):
         for key, array in observation.items():
             after[key][...] = array
             following[key][...] = array
-        if done.any():
+        if _any(done):
             self._restart(following, done)
 
     def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
         after, done = super()._observe(result, actions)
-        if self._resetting.any():
+        if self._backend.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
@@ -236,7 +236,7 @@ class GymEnvInf(GymEnv):
         if self._backend.resets_late:
             self._resetting = done.copy()
         else:
-            rows = np.flatnonzero(done)
+            (rows,) = done.nonzero()
             self._start(following, self._backend.restart(rows.tolist()), rows)
 
     def _start(self, observation: Arrays, frames: Arrays, rows: np.ndarray) -> None:
@@ -244,6 +244,10 @@ class GymEnvInf(GymEnv):
         self._return[rows], self._length[rows] = 0, 0
         for key, array in observation.items():
             array[rows] = frames.get(key, key == "initial_state")
+
+
+def _any(flags: np.ndarray) -> bool:
+    return bool(np.count_nonzero(flags))  # A quarter of the time of `any` where there are few.
 
 
 def _tensors(arrays: Arrays) -> DictTensor:
