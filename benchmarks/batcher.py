@@ -9,8 +9,8 @@ Gymnasium's default mode an environment resets in a step of its own, which is no
 
 - `ratio_2x64`, `ratio_2x16`: two processes of that many environments against one SyncVectorEnv of
   as many in all; `ratio_inprocess`: `n_processes=0` against it, both with 32 environments.
-- `ceiling_2x64`, `ceiling_2x16`: two processes with such a loop each, which share nothing but the
-  start of every T steps, against one: what two processes can gain on this machine's cores.
+- `two_loops_2x64`, `two_loops_2x16`: two processes with such a loop each, which share nothing but
+  the start of every T steps, against one: what a second process is worth on this machine.
 - `ratio_2x64_same_data`, `ratio_2x16_same_data`: against a loop over SyncVectorEnv that keeps all
   that the batcher's trajectories hold, `CompleteLoop`.
 - `ratio_vectorised`: in the caller's process against the loop, with the CartPole that Gymnasium
@@ -328,7 +328,7 @@ def compare_cartpole(report: Report, config: Config) -> None:
                 complete.close()
                 found = compare(TwoLoops(n_envs), sync, config)
                 add(report, "CartPole-v1", "SyncVectorEnv, 2 processes", n_envs, found)
-                report.figure(f"ceiling_2x{n_envs // 2}", found.ratio)
+                report.figure(f"two_loops_2x{n_envs // 2}", found.ratio)
             elif n_processes == 0:
                 suffix = "" if n_envs == 32 else f"_{n_envs}"
                 report.figure(f"ratio_inprocess{suffix}", found.ratio)
