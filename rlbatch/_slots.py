@@ -24,7 +24,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
@@ -142,12 +141,16 @@ class SlotStore:
                 steps = {key: tensor[ran] for key, tensor in steps.items()}
                 info = {key: tensor[ran] for key, tensor in info.items()}
                 lengths, copy = lengths[ran], False  # A mask has copied already.
-        trajectories = Trajectories(DictTensor(info), TemporalDictTensor(steps, lengths))
-        return pytree.tree_map(_contiguous_copy, trajectories) if copy else trajectories
+        if copy:
+            steps, info, lengths = _copies(steps), _copies(info), lengths.clone()
+        # The dicts are copied in any case: the caller may add keys.
+        return Trajectories(
+            DictTensor.unchecked(dict(info)), TemporalDictTensor.unchecked(dict(steps), lengths)
+        )
 
 
-def _contiguous_copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
+def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {k: v.clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
 class SlotWriter:

@@ -331,8 +331,9 @@ def test_get_returns_memory_of_the_callers_own_unless_told_otherwise():
             shared = batcher.get(copy=False)[0]
         assert_equal(owned, before)
         seen = shared.trajectories["observation/frame"].clone()
+        shared.info.set("mine", torch.zeros(1))  # It is the caller's own, but for the tensors.
         batcher.execute()
-        batcher.get()
+        assert "mine" not in batcher.get()[0].info
         assert not torch.equal(shared.trajectories["observation/frame"], seen)
 
 
