@@ -208,6 +208,17 @@ def geomean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
+def over_games(report: Report, figures: dict[tuple[str, str, int], float], config: Config) -> None:
+    """Reports the mean and the least of each use; None where a game is missing."""
+    for use in USES:
+        games = config.games if use == "observations" else config.sweep_games
+        cases = [(use, game, config.n_envs) for game in games]
+        is_complete = all(case in figures for case in cases)
+        for name, over in (("geomean", geomean), ("min", min)):
+            figure = over([figures[case] for case in cases]) if is_complete else None
+            report.figure(f"{name}/{use}/{config.n_envs}", figure)
+
+
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object."""
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
@@ -234,13 +245,7 @@ def main(config: Config) -> None:
             measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
     except KeyboardInterrupt:
         print("interrupted")
-    for use in USES:
-        games = config.games if use == "observations" else config.sweep_games
-        values = [figures.get((use, game, config.n_envs)) for game in games]
-        known = [value for value in values if value is not None]
-        is_complete = len(known) == len(values)
-        report.figure(f"geomean/{use}/{config.n_envs}", geomean(known) if is_complete else None)
-        report.figure(f"min/{use}/{config.n_envs}", min(known) if is_complete else None)
+    over_games(report, figures, config)
     report.finish(config.out)
 
 
