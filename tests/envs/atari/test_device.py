@@ -14,6 +14,8 @@ import ale_py
 import numpy as np
 import pytest
 import torch
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs.atari import GAMES, AtariEnv, build
@@ -204,7 +206,57 @@ def test_a_batcher_acquires_in_a_process(where: str) -> None:
         assert torch.equal(found[key].cpu(), expected[key]), key
 
 
-# --- On a GPU, without the host. ---
+# --- Without the host. ---
+
+
+class ReadsNothing(TorchDispatchMode):
+    """Makes operators raise whose answer, or the shape of it, depends on what a tensor holds.
+
+    On a GPU the host waits for these; on a CPU, `numpy` and `tolist` are not noticed.
+    """
+
+    READ = ("aten._local_scalar_dense.", "aten.nonzero", "aten.equal.", "aten.masked_select.")
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        name = str(func)
+        is_masked = name.startswith("aten.index") and any(
+            isinstance(one, torch.Tensor) and one.dtype == torch.bool
+            for one in pytree.tree_leaves(args[1])
+        )
+        if is_masked or name.startswith(self.READ):
+            raise AssertionError(f"{name} reads a tensor")
+        return func(*args, **(kwargs or {}))
+
+
+class Unchecked(AtariEnv):
+    """Does not look at actions, and has no `step_into`: as on a GPU, whatever the device is."""
+
+    def step(self, action: DictTensor) -> tuple[tuple, tuple]:
+        after, following = self._steps.step(action["action"])
+        everyone = torch.arange(self.n_envs(), device=self.device)
+        return (after, everyone), (following, everyone)
+
+
+def test_nothing_is_read_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(build.GRID_VARIABLE, "1")
+
+    def create_env(n_envs: int, seed: int) -> AtariEnv:
+        return Unchecked("pong", n_envs, seed=seed, max_num_frames_per_episode=20)
+
+    with RL_Batcher(6, Walker, {}, create_env, {"n_envs": 4}, n_processes=0, seeds=3) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        with ReadsNothing():
+            batcher.execute()
+            found, _ = batcher.get()
+        with ReadsNothing(), pytest.raises(AssertionError, match="_local_scalar_dense"):
+            bool(found.trajectories["_observation/done"].any())
+        with ReadsNothing(), pytest.raises(AssertionError, match=r"index\.Tensor"):
+            found.trajectories["_observation/reward"][found.trajectories["_observation/done"]]
+
 
 # PyTorch before 2.13 does, in every plain use.
 PROFILER_WARNS = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
@@ -245,17 +297,18 @@ def test_an_acquisition_stays_on_the_gpu() -> None:
         5, Walker, {}, create_env, env_args, n_processes=0, seeds=3, device="cuda"
     ) as batcher:
         batcher.reset()
-        for _ in range(2):  # The first one allocates.
+        batcher.execute()  # This one allocates.
+        batcher.get()
+        torch.cuda.synchronize()
+        with no_waiting_for_the_gpu():
             batcher.execute()
             batcher.get()
         with torch.profiler.profile() as profile:
             batcher.execute()
             found, _ = batcher.get()
-        copied = [
-            event for event in profile.events() if "HtoD" in event.name or "DtoH" in event.name
-        ]
-        # Numbers of environments and the like, but no observation, action or state.
-        assert all(event.device_time < 20 for event in copied), [event.name for event in copied]
+        names = {event.name for event in profile.events()}
+        assert any("rlb_step" in name for name in names)
+        assert not [name for name in names if "HtoD" in name or "DtoH" in name]
         assert found.trajectories["observation/frame"].is_cuda
 
 
