@@ -233,10 +233,10 @@ class ReadsNothing(TorchDispatchMode):
 class Unchecked(AtariEnv):
     """Does not look at actions, and has no `step_into`: as on a GPU, whatever the device is."""
 
-    def step(self, action: DictTensor) -> tuple[tuple, tuple]:
-        after, following = self._steps.step(action["action"])
-        everyone = torch.arange(self.n_envs(), device=self.device)
-        return (after, everyone), (following, everyone)
+    step = AtariEnv.step  # A class that has a `step` of its own is stepped by it.
+
+    def _actions(self, action: DictTensor) -> torch.Tensor:
+        return action["action"]
 
 
 def test_nothing_is_read_between_steps(monkeypatch: pytest.MonkeyPatch) -> None:
