@@ -458,7 +458,8 @@ def compile_cubin(flags: Sequence[str]) -> bytes:
     program = nvrtc.createProgram(source, "device.cu", [], [])
     try:
         nvrtc.compileProgram(program, [*flags, f"--include-path={NATIVE}"])
-        return nvrtc.getCUBIN(program)
+        # CuPy cuts the last byte off, as if it ended a text; the file is not whole without it.
+        return nvrtc.getCUBIN(program) + b"\0"
     except nvrtc.NVRTCError as error:
         log = nvrtc.getProgramLog(program)
         raise BuildError(

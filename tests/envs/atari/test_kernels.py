@@ -26,12 +26,14 @@ CASES = {
 
 
 class Elf:
-    """The sections and symbols of a file with code for a GPU."""
+    """The sections and symbols of a file with code for a GPU, which must be whole."""
 
     def __init__(self, content: bytes):
         assert content[:4] == b"\x7fELF"
         assert content[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
         self.content = content
+        segments, segment_size, n_segments = struct.unpack_from("<Q14xHH", content, 32)
+        assert len(content) >= segments + segment_size * n_segments
         offset = struct.unpack_from("<Q", content, 40)[0]
         size, n, strings = struct.unpack_from("<HHH", content, 58)
         headers = [struct.unpack_from("<IIQQQQ", content, offset + i * size) for i in range(n)]
