@@ -233,7 +233,14 @@ class DeviceBatch(Batch):
         self.check_open(name)
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
             n_blocks = -(-self._n_of(i) // _STEP_THREADS)
-            kernels.launch(name, n_blocks, _STEP_THREADS, 0, _pointer(batch), *arguments)
+            kernels.launch(
+                name,
+                n_blocks,
+                _STEP_THREADS,
+                kernels.sizes["NearMemory"],
+                _pointer(batch),
+                *arguments,
+            )
 
     # --- Looking in; these wait for the device. ---
 

@@ -28,6 +28,9 @@ struct Run {
   s32 log_base;     // CPU cycles at which the log began.
   s32 last_access;  // CPU cycles of the last access to the TIA.
   u32 n_replays;    // Of the log.
+#if defined(RLB_DEVICE)
+  u8* ram;  // While the CPU runs; in shared memory.
+#endif
 };
 
 RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access,
@@ -97,6 +100,14 @@ struct Bus {
   s32 last_access;
   u32 latch;        // The last byte on the bus.
 
+  RLB_HOT u8& ram(u32 address) const {
+#if defined(RLB_DEVICE)
+    return run.ram[address & 0x7f];
+#else
+    return state.riot.ram[address & 0x7f];
+#endif
+  }
+
   RLB_HOT u32 fetch_word(u32 pc) const {
     return word_at(rom, rom_offset<kKind>(state.cart, pc));
   }
@@ -159,7 +170,7 @@ struct Bus {
     } else if (!(address & 0x80)) {
       latch = read_tia_now(address);
     } else if (!(address & 0x200)) {
-      latch = state.riot.ram[address & 0x7f];
+      latch = ram(address);
     } else {
       latch = read_riot(state.riot, address, cycles);
     }
@@ -167,12 +178,12 @@ struct Bus {
   }
 
   RLB_HOT u32 read_zero_page_now(u32 address) {
-    return latch = address & 0x80 ? state.riot.ram[address & 0x7f] : read_tia_now(address);
+    return latch = address & 0x80 ? ram(address) : read_tia_now(address);
   }
 
   RLB_HOT void write_zero_page_now(u32 address, u32 value, bool after_write) {
     if (address & 0x80) {
-      state.riot.ram[address & 0x7f] = static_cast<u8>(value);
+      ram(address) = static_cast<u8>(value);
     } else {
       write_tia(address & 0x3f, static_cast<u8>(value), after_write);
     }
@@ -185,7 +196,7 @@ struct Bus {
     } else if (!(address & 0x80)) {
       write_tia(address & 0x3f, static_cast<u8>(value), after_write);
     } else if (!(address & 0x200)) {
-      state.riot.ram[address & 0x7f] = static_cast<u8>(value);
+      ram(address) = static_cast<u8>(value);
     } else {
       write_riot(state.riot, address, static_cast<u8>(value), cycles);
     }

@@ -155,6 +155,40 @@ RLB_HOT u32 rom_offset(const CartState& cart, u32 address) {
   }
 }
 
+// The banks that are switched in, and where a program byte is by them.
+template <Cart kKind>
+RLB_HOT u32 packed_banks(const CartState& cart) {
+  if constexpr (kKind == Cart::kE0) {
+    return cart.slice[0] | u32{cart.slice[1]} << 8 | u32{cart.slice[2]} << 16 | u32{cart.slice[3]} << 24;
+  }
+  return cart.bank * 4096u;
+}
+
+template <Cart kKind>
+RLB_HOT u32 offset_in(u32 banks, u32 address) {
+  if constexpr (kKind == Cart::k2K || kKind == Cart::k4K) {
+    return address & 0xfff;
+  } else if constexpr (kKind == Cart::kE0) {
+    return (banks >> (address >> 7 & 24) & 0xff) * 1024u + (address & 0x3ff);
+  } else if constexpr (kKind == Cart::kFE) {
+    return (address & 0x2000 ? 0u : 4096u) + (address & 0xfff);
+  } else {
+    return banks + (address & 0xfff);
+  }
+}
+
+// Whether a byte is plain ROM.
+template <Cart kKind>
+RLB_HOT bool is_plain_data(u32 address) {
+  if (!(address & 0x1000)) return false;
+  const u32 offset = address & 0xfff;
+  if constexpr (kKind == Cart::kE0) return offset < 0xfe0;
+  if constexpr (kKind == Cart::kDPC) return offset >= 0x80 && offset < 0xfc0;
+  if constexpr (has_cart_ram(kKind)) return offset >= 0x100 && offset < 0xff6;
+  if constexpr (kKind == Cart::kF8 || kKind == Cart::kF6) return offset < 0xff6;
+  return true;
+}
+
 // Whether the four bytes from a program counter on are plain ROM: read without any effect.
 template <Cart kKind>
 RLB_HOT bool is_plain_code(u32 pc) {

@@ -33,7 +33,7 @@ RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_byt
 RLB_FN void sizes_kernel(s32* out) {
   const s32 sizes[] = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
                        sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
-                       sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot)};
+                       sizeof(DeviceBatch), sizeof(Resize),     __builtin_offsetof(State, riot), sizeof(NearMemory)};
   for (s32 size : sizes) *out++ = size;
 }
 RLB_KERNEL(rlb_sizes, (s32* out), sizes_kernel(out))

@@ -100,6 +100,7 @@ RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment
 // action space; `seeds` [n_envs] of kLoadJob.
 RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);
+  come_near(b.rom, program_bytes(static_cast<Cart>(b.game->config.cart)));
   if (env < 0) return;
   const u8 job = jobs ? jobs[env] : static_cast<u8>(kStepJob);
   with_environment(b, env, [&](DeviceEnvironment& environment) {
@@ -118,6 +119,7 @@ RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions
 // Begins the next episode where one has ended; results but for the place stay those of the end.
 RLB_FN void restart_kernel(const DeviceBatch& b) {
   const s32 env = env_of_thread(b);
+  come_near(b.rom, program_bytes(static_cast<Cart>(b.game->config.cart)));
   if (env < 0 || !b.episodes[env].has_ended) return;
   with_environment(b, env, [&](DeviceEnvironment& environment) {
     environment.reset();

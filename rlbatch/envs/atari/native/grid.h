@@ -240,6 +240,12 @@ inline u32 lane_index() { return static_cast<u32>(thread_index()) & 31; }
 inline u8* shared_memory() { return Grid::current()->shared.get(); }
 inline void block_barrier() { Grid::current()->wait(Grid::Wait::kBarrier, 0, 0); }
 inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 0); }
+inline u32 permute(u32 a, u32 b, u32 selector) {
+  const u64 bytes = u64{b} << 32 | a;
+  u32 result = 0;
+  for (u32 i = 0; i < 4; ++i) result |= static_cast<u32>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  return result;
+}
 inline bool any(u32 lanes, bool condition) {
   return Grid::current()->wait(Grid::Wait::kAny, lanes, condition) != 0;
 }

@@ -24,6 +24,14 @@ RLB_HOT void count_together(u32, bool) {}  // A grid that a host plays counts.
 // The threads of the warp that are here together: those that may be named in what follows.
 RLB_HOT u32 lanes_here() { return __activemask(); }
 
+// Four bytes of the eight of b and a, numbered from the lowest of a on: by the selector's four lower
+// nibbles, each below 8.
+RLB_HOT u32 permute(u32 a, u32 b, u32 selector) {
+  u32 result;
+  asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));
+  return result;
+}
+
 RLB_HOT bool any(u32 lanes, bool condition) { return __any_sync(lanes, condition); }
 
 RLB_HOT u32 from_lane(u32 lanes, u32 value, u32 lane) {

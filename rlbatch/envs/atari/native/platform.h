@@ -91,6 +91,15 @@ RLB_HOT u32 word_at(const u8* program, u32 offset) {
 #endif
 }
 
+// Four bytes of two words, from the byte of the first on.
+RLB_HOT u32 words_at(u32 first, u32 second, u32 byte) {
+#if defined(__CUDACC__)
+  return __funnelshift_r(first, second, 8 * byte);
+#else
+  return static_cast<u32>((u64{second} << 32 | first) >> 8 * byte);
+#endif
+}
+
 // Words of one thread among those of its warp, so that the same word of all lies side by side.
 #if defined(RLB_DEVICE)
 struct Log {

@@ -42,7 +42,7 @@ RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
 }
 
 // How many reads, `period` cycles apart and the first at `cycles`, find the timer above zero.
-RLB_GPU_CALL s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
+RLB_FN s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
   const s32 elapsed = cycles - 1 - riot.stamp;
   const s32 zero = (riot.timer - 1) * (1 << riot.shift);
   return elapsed >= 0 && elapsed < zero ? (zero - elapsed + period - 1) / period : 0;

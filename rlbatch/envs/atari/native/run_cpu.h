@@ -10,36 +10,6 @@
 
 namespace rlbatch::atari {
 
-// BRK, jumps, returns and branches.
-RLB_HOT bool is_jump(u32 opcode) {
-  return (opcode & 0x1f) == 0x10 || (opcode & 0x9f) == 0 || (opcode & 0xdf) == 0x4c;
-}
-
-// One instruction, wherever the program is. Returns whether the next one may be elsewhere.
-template <Cart kKind>
-RLB_HOT bool execute_next(Run& run, Bus<kKind>& bus, Registers& r) {
-  --bus.left;
-  if (RLB_LIKELY(is_plain_code<kKind>(r.pc))) {
-    const u32 word = bus.fetch_word(r.pc);
-#if defined(RLB_DEVICE)
-    if (execute_uniformly(bus, r, word)) return is_jump(word & 0xff);
-#else
-    r.pc += 1;
-    execute<true>(bus, r, word);
-    return is_jump(word & 0xff);
-#endif
-  }
-  pack(run.state->cpu, r);
-  disconnect(run, bus);
-  bus.left = execute_anywhere(run, bus.left);
-  bus.cycles = run.state->cpu.cycles;
-  bus.latch = run.state->cpu.bus;
-  bus.n_log = run.n_log;
-  bus.last_access = run.last_access;
-  r = unpacked(run.state->cpu);
-  return true;
-}
-
 #if defined(RLB_DEVICE)
 
 constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empty it with its warp.
@@ -58,41 +28,124 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 // Who runs first, for `least`; the lowest five bits are free.
 RLB_HOT u32 turn_of(u32 cycles, u32 pc) { return (cycles >> 9) << 18 | (pc & 0x1fff) << 5; }
 
-template <Cart kKind>
-RLB_HOT void run_together(Run& run, Bus<kKind>& bus, Registers& r) {
-  constexpr u32 kIdle = ~0u;
-  const u32 lanes = lanes_here(), lane = lane_index();
-  for (;;) {
-    const bool can_run = bus.left > 0 && bus.n_log < kFullLog;
-    const u32 first = least(lanes, can_run ? turn_of(static_cast<u32>(bus.cycles), r.pc) | lane : kIdle);
-    if (first == kIdle) {
-      if (!any(lanes, bus.left > 0)) return;
-      flush_log(run, bus.n_log, bus.last_access);
-      bus.n_log = 0;
-      continue;
-    }
-    const u32 pc = from_lane(lanes, r.pc, first & 31);
-    if (!can_run || r.pc != pc) continue;
-    u32 n = 1;
-    while (!execute_next(run, bus, r) && bus.left > 0) ++n;
-    count_together(n, lane == (first & 31));
+RLB_HOT void copy_ram(const u8* from, u8* to) {
+  for (s32 i = 0; i < 128; i += 4) {
+    *reinterpret_cast<u32*>(to + i) = *reinterpret_cast<const u32*>(from + i);
   }
 }
 
-#endif
+template <Cart kKind>
+RLB_HOT Near<kKind> taken(const Run& run, s32 left) {
+  const State& s = *run.state;
+  const Registers r = unpacked(s.cpu);
+  const s32 line_start = s.tia.frame_start / 3;
+  return {near_memory().ram[lane_index()],
+          &s.riot,
+          run.log,
+          run.log_base,
+          line_start + 76 * (s.frame.max_lines + 1),
+          line_start,
+          s.cpu.cycles,
+          run.n_log,
+          left,
+          run.last_access,
+          r.pc,
+          r.a | r.x << 8 | r.y << 16 | r.sp << 24,
+          r.nz,
+          r.c,
+          r.v,
+          s.cpu.bus,
+          packed_banks<kKind>(s.cart),
+          kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0)};
+}
+
+template <Cart kKind>
+RLB_HOT void put_back(Run& run, const Near<kKind>& near) {
+  Cpu& cpu = run.state->cpu;
+  Registers r = unpacked(cpu);  // For D and I.
+  r.pc = near.pc;
+  r.a = near.axys & 0xff;
+  r.x = near.axys >> 8 & 0xff;
+  r.y = near.axys >> 16 & 0xff;
+  r.sp = near.sp();
+  r.nz = near.nz;
+  r.c = near.c;
+  r.v = near.v;
+  pack(cpu, r);
+  cpu.cycles = near.cycles;
+  cpu.bus = static_cast<u8>(near.latch);
+  run.n_log = near.n_log;
+  run.last_access = near.last_access;
+}
+
+// Runs until the frame ends, or for so many instructions.
+template <Cart kKind>
+RLB_FN void run_cpu(Run& run, s32 n_instructions) {
+  constexpr u32 kIdle = ~0u;
+  run.ram = near_memory().ram[lane_index()];
+  copy_ram(run.state->riot.ram, run.ram);
+  Near<kKind> near = taken<kKind>(run, n_instructions);
+  const u32 lanes = lanes_here(), lane = lane_index();
+  for (;;) {
+    const bool can_run = near.left > 0 && near.n_log < kFullLog;
+    const u32 first = least(lanes, can_run ? turn_of(static_cast<u32>(near.cycles), near.pc) | lane : kIdle);
+    if (first == kIdle) {
+      if (!any(lanes, near.left > 0)) break;
+      flush_log(run, near.n_log, near.last_access);
+      near.n_log = 0;
+      continue;
+    }
+    const u32 pc = from_lane(lanes, near.pc, first & 31);
+    if (!can_run || near.pc != pc) continue;
+    u32 n = 0;
+    if (!near.run(n)) {
+      put_back(run, near);
+      near = taken<kKind>(run, execute_anywhere(run, near.left));
+    }
+    count_together(n, lane == (first & 31));
+  }
+  put_back(run, near);
+  copy_ram(run.ram, run.state->riot.ram);
+}
+
+#else
+
+// BRK, jumps, returns and branches.
+RLB_HOT bool is_jump(u32 opcode) {
+  return (opcode & 0x1f) == 0x10 || (opcode & 0x9f) == 0 || (opcode & 0xdf) == 0x4c;
+}
+
+// One instruction, wherever the program is. Returns whether the next one may be elsewhere.
+template <Cart kKind>
+RLB_HOT bool execute_next(Run& run, Bus<kKind>& bus, Registers& r) {
+  --bus.left;
+  if (RLB_LIKELY(is_plain_code<kKind>(r.pc))) {
+    const u32 word = bus.fetch_word(r.pc);
+    r.pc += 1;
+    execute<true>(bus, r, word);
+    return is_jump(word & 0xff);
+  }
+  pack(run.state->cpu, r);
+  disconnect(run, bus);
+  bus.left = execute_anywhere(run, bus.left);
+  bus.cycles = run.state->cpu.cycles;
+  bus.latch = run.state->cpu.bus;
+  bus.n_log = run.n_log;
+  bus.last_access = run.last_access;
+  r = unpacked(run.state->cpu);
+  return true;
+}
 
 // Runs until the frame ends, or for so many instructions.
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
   Bus<kKind> bus = connect<kKind>(run, n_instructions);
   Registers r = unpacked(run.state->cpu);
-#if defined(RLB_DEVICE)
-  run_together(run, bus, r);
-#else
   while (bus.left > 0) execute_next(run, bus, r);
-#endif
   pack(run.state->cpu, r);
   disconnect(run, bus);
 }
+
+#endif
 
 }  // namespace rlbatch::atari

@@ -1,14 +1,19 @@
-// The interpreter for GPUs: what instructions have in common exists once.
+// The interpreter for GPUs: all opcodes go through the same steps, told apart by a table.
 //
-// All opcodes go through the same steps, so that the code is small, and the threads of a warp that
-// do not execute the same instruction do the same for most of it:
+// The threads of a warp that are at the same place execute together, and what they wait for most is
+// each other's answers: a branch takes as long as ten additions. So there are few branches. What an
+// instruction is, is a row of `kSteps`: which bytes are chosen, which masks applied, which results
+// kept. The next instruction is fetched while one is executed.
 //
-//   operand (by mode) -> read -> operation -> write
+//   operand (by mode) -> read -> logic, sum and shift to the right -> choice -> write
 //
-// Of the documented opcodes all but BRK, RTI, PHP, PLP and JMP (...) are here; those that are not,
-// and accesses of the stack that do not reach RAM, are left to `execute`.
+// Nothing is called from here: a call would cost all threads their barriers and descriptors. What is
+// rare is left to `execute_anywhere`, with nothing done: other opcodes, decimal sums, and accesses
+// that do more than to read or write (collisions, VSYNC, timers that are set, hot-spots, a stack
+// that is no RAM).
 #pragma once
 
+#include "lanes.h"
 #include "m6502.h"
 
 namespace rlbatch::atari {
@@ -18,8 +23,7 @@ enum Mode : u8 { kNoMode, kImplied, kImmediate, kZero, kZeroX, kZeroY, kAbs, kAb
 enum Operation : u8 {
   kNoOp, kLda, kLdx, kLdy, kSta, kStx, kSty, kOra, kAnd, kEor, kAdc, kSbc, kCmp, kCpx, kCpy, kBit,
   kAsl, kRol, kLsr, kRor, kDec, kInc, kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx, kTxs,
-  kInx, kDex, kIny, kDey, kClc, kSec, kCli, kSei, kClv, kCld, kSed, kBranch, kJmp, kJsr, kRts, kPha,
-  kPla,
+  kInx, kDex, kIny, kDey, kClc, kSec, kPha, kPla, kBranch, kJmp, kJsr, kRts,
 };
 
 enum Access : u8 { kNothing = 0, kReads = 1, kWrites = 2, kModifies = 3, kCrosses = 4 };
@@ -28,7 +32,8 @@ struct Instruction {
   u8 mode, operation, cycles, access;
 };
 
-// The documented instructions. Source: MCS6500 programming manual (MOS Technology, 1976), appendix B.
+// The documented instructions but for rare ones. Source: MCS6500 programming manual (MOS Technology,
+// 1976), appendix B.
 struct InstructionTable {
   Instruction of[256];
 
@@ -73,167 +78,385 @@ struct InstructionTable {
     of[0x84] = {kZero, kSty, 3, kWrites}, of[0x94] = {kZeroX, kSty, 4, kWrites};
     of[0x8c] = {kAbs, kSty, 4, kWrites};
     for (u32 k = 0x10; k < 0x100; k += 0x20) of[k] = {kRelative, kBranch, 2, kNothing};
-    constexpr u8 kOpcodes[] = {0x0a, 0x2a, 0x4a, 0x6a, 0xaa, 0xa8, 0x8a, 0x98, 0xba, 0x9a, 0xe8, 0xca,
-                               0xc8, 0x88, 0x18, 0x38, 0x58, 0x78, 0xb8, 0xd8, 0xf8, 0xea};
-    constexpr Operation kOperations[] = {kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya,
-                                         kTsx,  kTxs,  kInx,  kDex,  kIny, kDey, kClc, kSec,
-                                         kCli,  kSei,  kClv,  kCld,  kSed, kNoOp};
+    constexpr u8 kOpcodes[] = {0x0a, 0x2a, 0x4a, 0x6a, 0xaa, 0xa8, 0x8a, 0x98, 0xba,
+                               0x9a, 0xe8, 0xca, 0xc8, 0x88, 0x18, 0x38, 0xea};
+    constexpr Operation kOperations[] = {kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx,
+                                         kTxs,  kInx,  kDex,  kIny,  kDey, kClc, kSec, kNoOp};
     for (u32 k = 0; k < sizeof(kOpcodes); ++k) of[kOpcodes[k]] = {kImplied, kOperations[k], 2, kNothing};
     of[0x4c] = {kAbs, kJmp, 3, kNothing}, of[0x20] = {kAbs, kJsr, 6, kNothing};
     of[0x60] = {kImplied, kRts, 6, kNothing};
     of[0x48] = {kImplied, kPha, 3, kNothing}, of[0x68] = {kImplied, kPla, 4, kNothing};
   }
 };
-RLB_CONST InstructionTable kInstructions{};
 
-// Whether the stack, from a byte before its pointer to two behind it, is RAM.
-RLB_HOT bool is_stack_in_ram(u32 sp) { return sp >= 0x81 && sp < 0xfe; }
+// The steps of an instruction. With l, the left operand, and v, what was read or follows the opcode:
+//
+//   t = (v & mask 0) ^ mask 1      logic = (l & t) ^ (v & mask 2)      sum = l + t + carry in
+//
+// The registers are bytes of one word: A, X, Y, SP. The selectors are those of `permute`. Whole
+// words, because a GPU would have to take smaller numbers out of them one by one.
+struct alignas(16) Steps {
+  u32 what;     // `Step`, and numbers.
+  u32 chosen;   // Selectors: of the index from the registers; of l from the registers and v.
+  u32 kept;     // Selectors: of the registers from them and the result; of the data bus.
+  u32 masks;    // Three of 8 bits; and which bits of the operand's second byte there are.
+};
 
-RLB_HOT u32 rotated_left(Registers& r, u32 m, u32 carry) {
-  r.c = m >> 7;
-  return r.nz = (m << 1 | carry) & 0xff;
+enum Step : u32 {
+  kCycles = 15, kLength = 3 << 4, kDoesRead = 1 << 6, kDoesWrite = 1 << 7, kMayCross = 1 << 8,
+  kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
+  kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
+  kIsOdd = 1 << 17,      // Executed by `execute_odd`: jumps, BIT, PHA and PLA.
+  kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
+};
+constexpr u32 kLengthAt = 4, kCarryAt = 24;  // The carry that goes in, by the one that there is.
+
+constexpr u32 kTake = 0x7770;  // And the number of a byte; the others become 0.
+constexpr u32 kKeepAll = 0x3210;
+enum RegisterByte : u32 { kByteA, kByteX, kByteY, kByteSp, kByteOther, kByteNone };
+
+struct StepsTable {
+  Steps of[256];
+
+  static constexpr u32 into(RegisterByte r) { return (kKeepAll & ~(15u << 4 * r)) | 4u << 4 * r; }
+
+  static constexpr void choose(Steps& s, RegisterByte left) {
+    s.chosen = (s.chosen & 0xffff) | (kTake | left) << 16;
+  }
+
+  static constexpr void keep(Steps& s, u32 registers) { s.kept = (s.kept & ~0xffffu) | registers; }
+
+  static constexpr void set_masks(Steps& s, u32 a, u32 b, u32 c) {
+    s.masks = (s.masks & 0xff000000) | a | b << 8 | c << 16;
+  }
+
+  // A register as it is.
+  static constexpr void transfer(Steps& s, RegisterByte from, u32 registers, bool sets_nz = true) {
+    choose(s, from), keep(s, registers), set_masks(s, 0, 0xff, 0);
+    if (sets_nz) s.what |= kSetsNz;
+  }
+
+  static constexpr void sum(Steps& s, RegisterByte left, u32 a, u32 b, u32 carries, u32 sets, u32 registers) {
+    choose(s, left), keep(s, registers), set_masks(s, a, b, 0);
+    s.what |= kIsSum | carries << kCarryAt | sets;
+  }
+
+  static constexpr void logic(Steps& s, u32 a, u32 b, u32 c, RegisterByte to = kByteA) {
+    keep(s, into(to)), set_masks(s, a, b, c);
+    s.what |= kSetsNz;
+  }
+
+  static constexpr void shift(Steps& s, u32 direction, bool takes_carry, bool is_of_memory) {
+    choose(s, is_of_memory ? kByteOther : kByteA), keep(s, is_of_memory ? kKeepAll : into(kByteA));
+    s.what |= direction | kSetsNz | kSetsC | (takes_carry ? 2u : 0u) << kCarryAt;
+    if (direction == kShiftsLeft) s.what |= kIsSum;
+  }
+
+  static constexpr Steps steps_of(const Instruction& i) {
+    constexpr u32 kNoCarry = 0, kAlways = 3, kIfSet = 2;  // The carry that goes in.
+    constexpr u32 kSums = kSetsNz | kSetsC | kIsAddition, kCompares = kSetsNz | kSetsC;
+    if (i.mode == kNoMode) return {kIsUnknown | 1 << kLengthAt, 0, 0, 0};
+    const bool is_absolute = i.mode == kAbs || i.mode == kAbsX || i.mode == kAbsY;
+    const u32 length = i.mode == kImplied ? 1 : is_absolute ? 3 : 2;
+    const RegisterByte index = i.mode == kZeroX || i.mode == kAbsX || i.mode == kIndX   ? kByteX
+                               : i.mode == kZeroY || i.mode == kAbsY || i.mode == kIndY ? kByteY
+                                                                                        : kByteNone;
+    Steps s{};
+    s.what = i.cycles | length << kLengthAt;
+    if (i.access & kReads) s.what |= kDoesRead;
+    if (i.access & kWrites) s.what |= kDoesWrite;
+    if (i.access & kCrosses) s.what |= kMayCross;
+    if (i.mode == kIndX || i.mode == kIndY) s.what |= kIsIndirect;
+    if (i.mode == kIndX) s.what |= kIsIndirectX;
+    s.chosen = (kTake | index) | (kTake | kByteA) << 16;
+    s.kept = kKeepAll | (kTake | (i.access ? u32{kByteOther} : length - 1)) << 16;
+    s.masks = is_absolute ? 0xff000000 : 0;
+    switch (i.operation) {
+      case kLda: logic(s, 0, 0, 0xff); break;
+      case kLdx: logic(s, 0, 0, 0xff, kByteX); break;
+      case kLdy: logic(s, 0, 0, 0xff, kByteY); break;
+      case kOra: logic(s, 0xff, 0xff, 0xff); break;
+      case kAnd: logic(s, 0xff, 0, 0); break;
+      case kEor: logic(s, 0, 0xff, 0xff); break;
+      case kSta: transfer(s, kByteA, kKeepAll, false); break;
+      case kStx: transfer(s, kByteX, kKeepAll, false); break;
+      case kSty: transfer(s, kByteY, kKeepAll, false); break;
+      case kAdc: sum(s, kByteA, 0xff, 0, kIfSet, kSums, into(kByteA)); break;
+      case kSbc: sum(s, kByteA, 0xff, 0xff, kIfSet, kSums, into(kByteA)); break;
+      case kCmp: sum(s, kByteA, 0xff, 0xff, kAlways, kCompares, kKeepAll); break;
+      case kCpx: sum(s, kByteX, 0xff, 0xff, kAlways, kCompares, kKeepAll); break;
+      case kCpy: sum(s, kByteY, 0xff, 0xff, kAlways, kCompares, kKeepAll); break;
+      case kAsl: shift(s, kShiftsLeft, false, true); break;
+      case kRol: shift(s, kShiftsLeft, true, true); break;
+      case kLsr: shift(s, kShiftsRight, false, true); break;
+      case kRor: shift(s, kShiftsRight, true, true); break;
+      case kAslA: shift(s, kShiftsLeft, false, false); break;
+      case kRolA: shift(s, kShiftsLeft, true, false); break;
+      case kLsrA: shift(s, kShiftsRight, false, false); break;
+      case kRorA: shift(s, kShiftsRight, true, false); break;
+      case kDec: sum(s, kByteOther, 0, 0xff, kNoCarry, kSetsNz, kKeepAll); break;
+      case kInc: sum(s, kByteOther, 0, 0, kAlways, kSetsNz, kKeepAll); break;
+      case kDex: sum(s, kByteX, 0, 0xff, kNoCarry, kSetsNz, into(kByteX)); break;
+      case kInx: sum(s, kByteX, 0, 0, kAlways, kSetsNz, into(kByteX)); break;
+      case kDey: sum(s, kByteY, 0, 0xff, kNoCarry, kSetsNz, into(kByteY)); break;
+      case kIny: sum(s, kByteY, 0, 0, kAlways, kSetsNz, into(kByteY)); break;
+      case kTax: transfer(s, kByteA, into(kByteX)); break;
+      case kTay: transfer(s, kByteA, into(kByteY)); break;
+      case kTxa: transfer(s, kByteX, into(kByteA)); break;
+      case kTya: transfer(s, kByteY, into(kByteA)); break;
+      case kTsx: transfer(s, kByteSp, into(kByteX)); break;
+      case kTxs: transfer(s, kByteX, into(kByteSp), false); break;
+      case kClc: sum(s, kByteNone, 0, 0, kNoCarry, kSetsC, kKeepAll); break;
+      case kSec: sum(s, kByteNone, 0, 0xff, kAlways, kSetsC, kKeepAll); break;
+      case kBit: case kPha: case kPla: case kJsr: case kRts: case kJmp: case kBranch: s.what |= kIsOdd; break;
+      default: break;
+    }
+    return s;
+  }
+
+  constexpr StepsTable() : of{} {
+    const InstructionTable table;
+    for (u32 opcode = 0; opcode < 256; ++opcode) of[opcode] = steps_of(table.of[opcode]);
+  }
+};
+RLB_CONST StepsTable kSteps{};
+
+// --- Shared memory: the table, the RAM of every thread, and the program. ---
+
+// A word between the RAMs of two threads sends them to different banks where they read at the same
+// address.
+constexpr u32 kRamStride = 132;
+
+RLB_FN constexpr u32 program_bytes(Cart kind) {
+  return kind == Cart::k2K || kind == Cart::k4K ? 4096 : kind == Cart::kF6 || kind == Cart::kF6SC ? 16384 : 8192;
 }
 
-RLB_HOT u32 rotated_right(Registers& r, u32 m, u32 carry) {
-  r.c = m & 1;
-  return r.nz = m >> 1 | carry << 7;
+#if defined(RLB_CART)
+constexpr u32 kNearProgram = program_bytes(static_cast<Cart>(RLB_CART));
+#else
+constexpr u32 kNearProgram = program_bytes(Cart::kF6);
+#endif
+
+struct NearMemory {
+  StepsTable steps;
+  u32 program[kNearProgram / 4 + 1];  // A word more, so that the last bytes can be read as words.
+  u8 ram[32][kRamStride];             // In blocks of a warp.
+};
+
+RLB_HOT NearMemory& near_memory() { return *reinterpret_cast<NearMemory*>(shared_memory()); }
+
+// All threads of a block copy what they share, before any of them runs.
+RLB_FN void come_near(const u8* rom, s32 n_bytes) {
+  NearMemory& m = near_memory();
+  const u32* from = reinterpret_cast<const u32*>(&kSteps);
+  u32* to = reinterpret_cast<u32*>(&m.steps);
+  for (u32 i = static_cast<u32>(thread_index()); i < sizeof(kSteps) / 4; i += static_cast<u32>(block_size())) to[i] = from[i];
+  for (s32 i = thread_index(); i < n_bytes / 4; i += block_size()) m.program[i] = reinterpret_cast<const u32*>(rom)[i];
+  block_barrier();
 }
 
-// Executes an instruction of plain ROM; returns false, with nothing done, if it is none of these.
+// What the interpreter works with, in registers.
 template <Cart kKind>
-RLB_HOT bool execute_uniformly(Bus<kKind>& bus, Registers& r, u32 word) {
-  const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address16 = word >> 8 & 0xffff;
-  const Instruction what = kInstructions.of[opcode];
-  if (what.mode == kNoMode) return false;
-  u8* const ram = bus.state.riot.ram;
-  if (what.operation >= kJsr) {
-    if (!is_stack_in_ram(r.sp)) return false;
-    if (what.operation == kRts) {
-      const u32 to = ram[(r.sp + 1) & 0x7f] | ram[(r.sp + 2) & 0x7f] << 8;
-      if (!is_plain_code<kKind>(to)) return false;
-    }
-  }
-  bus.cycles += what.cycles;
-  bus.latch = opcode;
-  r.pc += 1;
+struct Near {
+  u8* ram;
+  const Riot* riot;
+  Log log;
+  s32 log_base, line_limit, line_start;
+  s32 cycles, n_log, left, last_access;
+  u32 pc, axys, nz, c, v, latch;
+  u32 banks;  // See `packed_banks`.
+  u32 stops;  // What `Step` is not executed.
 
-  // --- The operand. ---
-  u32 address = byte, value = byte;
-  if (what.mode >= kImmediate) {
-    bus.latch = byte;
-    r.pc += 1;
+  RLB_HOT static u32 word(u32 offset) {
+    const u32* words = near_memory().program + offset / 4;
+    return words_at(words[0], words[1], offset % 4);
   }
-  switch (what.mode) {
-    case kZeroX: address = (byte + r.x) & 0xff; break;
-    case kZeroY: address = (byte + r.y) & 0xff; break;
-    case kAbs: case kAbsX: case kAbsY: {
-      bus.latch = address16 >> 8;
-      r.pc += 1;
-      const u32 by = what.mode == kAbsX ? r.x : what.mode == kAbsY ? r.y : 0;
-      if (what.access & kCrosses) bus.cycles += static_cast<s32>((byte + by) >> 8);
-      address = (address16 + by) & 0xffff;
-      break;
-    }
-    case kIndX: case kIndY: {
-      const u32 at = what.mode == kIndX ? (byte + r.x) & 0xff : byte;
-      const u32 low = bus.read(at);
-      address = low | bus.read(at == 0xff ? 0x100 : at + 1) << 8;
-      if (what.mode == kIndX) break;
-      if (what.access & kCrosses) bus.cycles += static_cast<s32>((low + r.y) >> 8);
-      address = (address + r.y) & 0xffff;
-      break;
-    }
-    default: break;
-  }
-  if (what.access & kReads) value = bus.read(address);
+  RLB_HOT static u32 rom_byte(u32 offset) { return reinterpret_cast<const u8*>(near_memory().program)[offset]; }
+  RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[word & 0xff]; }
 
-  // --- The operation. ---
-  switch (what.operation) {
-    case kLda: r.nz = r.a = value; break;
-    case kLdx: r.nz = r.x = value; break;
-    case kLdy: r.nz = r.y = value; break;
-    case kSta: value = r.a; break;
-    case kStx: value = r.x; break;
-    case kSty: value = r.y; break;
-    case kOra: r.nz = r.a |= value; break;
-    case kAnd: r.nz = r.a &= value; break;
-    case kEor: r.nz = r.a ^= value; break;
-    case kAdc: add(r, value); break;
-    case kSbc: subtract(r, value); break;
-    case kCmp: compare(r, r.a, value); break;
-    case kCpx: compare(r, r.x, value); break;
-    case kCpy: compare(r, r.y, value); break;
-    case kBit:
-      r.nz = (r.a & value) | (value & 0x80) << 1;
-      r.v = value >> 6 & 1;
-      break;
-    case kAsl: case kRol: value = rotated_left(r, value, what.operation == kRol ? r.c : 0); break;
-    case kLsr: case kRor: value = rotated_right(r, value, what.operation == kRor ? r.c : 0); break;
-    case kDec: r.nz = value = (value - 1) & 0xff; break;
-    case kInc: r.nz = value = (value + 1) & 0xff; break;
-    case kAslA: case kRolA: r.a = rotated_left(r, r.a, what.operation == kRolA ? r.c : 0); break;
-    case kLsrA: case kRorA: r.a = rotated_right(r, r.a, what.operation == kRorA ? r.c : 0); break;
-    case kTax: r.nz = r.x = r.a; break;
-    case kTay: r.nz = r.y = r.a; break;
-    case kTxa: r.nz = r.a = r.x; break;
-    case kTya: r.nz = r.a = r.y; break;
-    case kTsx: r.nz = r.x = r.sp; break;
-    case kTxs: r.sp = r.x; break;
-    case kInx: r.nz = r.x = (r.x + 1) & 0xff; break;
-    case kDex: r.nz = r.x = (r.x - 1) & 0xff; break;
-    case kIny: r.nz = r.y = (r.y + 1) & 0xff; break;
-    case kDey: r.nz = r.y = (r.y - 1) & 0xff; break;
-    case kClc: r.c = 0; break;
-    case kSec: r.c = 1; break;
-    case kCli: r.i = 0; break;
-    case kSei: r.i = 1; break;
-    case kClv: r.v = 0; break;
-    case kCld: r.d = 0; break;
-    case kSed: r.d = 1; break;
-    case kBranch: {
-      // Bits 7 and 6 say which flag, bit 5 what it must be.
-      const u32 which = opcode >> 6;
-      const u32 flag = which == 0   ? (r.nz & 0x180) != 0
-                       : which == 1 ? r.v
-                       : which == 2 ? r.c
-                                    : static_cast<u32>((r.nz & 0xff) == 0);
-      if (flag != (opcode >> 5 & 1)) break;
-      const u32 target = (r.pc + (byte ^ 0x80) - 0x80) & 0xffff;
-      const s32 extra = (target ^ r.pc) & 0xff00 ? 2 : 1;
-      bus.cycles += extra;
-      r.pc = target;
-      const bool may_wait = opcode == 0xd0 || opcode == 0x10;  // BNE, BPL
-      if (may_wait && byte == 0xfb) bus.skip_wait(target, 2 + extra, opcode == 0x10);
-      break;
-    }
-    case kJmp: r.pc = address; break;
-    case kJsr: {
-      const u32 back = r.pc - 1;
-      ram[r.sp & 0x7f] = static_cast<u8>(back >> 8);
-      ram[(r.sp - 1) & 0x7f] = static_cast<u8>(back);
-      r.sp -= 2;
-      r.pc = address;
-      break;
-    }
-    case kRts: {
-      const u32 to = ram[(r.sp + 1) & 0x7f] | ram[(r.sp + 2) & 0x7f] << 8;
-      r.sp += 2;
-      bus.read(to);
-      r.pc = (to + 1) & 0xffff;
-      break;
-    }
-    case kPha:
-      bus.latch = ram[r.sp & 0x7f] = static_cast<u8>(r.a);
-      r.sp -= 1;
-      break;
-    case kPla:
-      r.sp += 1;
-      bus.latch = r.nz = r.a = ram[r.sp & 0x7f];
-      break;
-    default: break;
+  RLB_HOT u32 sp() const { return axys >> 24; }
+  RLB_HOT bool is_stack_in_ram() const { return sp() >= 0x81 && sp() < 0xfe; }
+  RLB_HOT u32 stacked(s32 by) const { return ram[(sp() + static_cast<u32>(by)) & 0x7f]; }
+  RLB_HOT void move_stack(s32 by) { axys += static_cast<u32>(by) << 24; }
+
+  // --- What ends a run. ---
+
+  RLB_HOT bool branches(u32 opcode) const {
+    // Bits 7 and 6 say which flag, bit 5 what it must be.
+    const u32 which = opcode >> 6;
+    const u32 flag = which == 0   ? (nz & 0x180) != 0
+                     : which == 1 ? v
+                     : which == 2 ? c
+                                  : static_cast<u32>((nz & 0xff) == 0);
+    return flag == (opcode >> 5 & 1);
   }
-  if (what.access & kWrites) bus.write(address, value);
-  return true;
-}
+
+  // As in `Bus`.
+  RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
+    if (is_bpl && riot->timer > 128) return;
+    if (!is_plain_code<kKind>(target)) return;
+    const u32 load = word(offset_in<kKind>(banks, target)) & 0xffffff;
+    if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
+    const s32 period = 4 + branch_cycles;
+    s32 turns = reads_until_zero(*riot, cycles + 4, period);
+    if (turns > (left - 2) / 2) turns = left >= 2 ? (left - 2) / 2 : 0;
+    cycles += turns * period;
+    left -= 2 * turns;
+  }
+
+  RLB_HOT void branch(u32 opcode, u32 byte) {
+    if (!branches(opcode)) return;
+    const u32 target = (pc + (byte ^ 0x80) - 0x80) & 0xffff;
+    const s32 extra = (target ^ pc) & 0xff00 ? 2 : 1;
+    cycles += extra;
+    pc = target;
+    const bool may_wait = opcode == 0xd0 || opcode == 0x10;  // BNE, BPL
+    if (may_wait && byte == 0xfb) skip_wait(target, 2 + extra, opcode == 0x10);
+  }
+
+  // Executes what is told apart by its opcode; as `execute`.
+  RLB_HOT bool execute_odd(const Steps& s, u32 word) {
+    const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address = word >> 8 & 0xffff;
+    const bool is_branch = (opcode & 0x1f) == 0x10, is_bit = opcode == 0x24 || opcode == 0x2c;
+    const s32 now = cycles + static_cast<s32>(s.what & kCycles);
+    u32 value = 0;
+    if (is_bit && !read(s.masks >> 24 ? address : byte, now, value)) return false;
+    if (!is_branch && !is_bit && opcode != 0x4c && !is_stack_in_ram()) return false;
+    const u32 back = stacked(1) | stacked(2) << 8;
+    if (opcode == 0x60 && !is_plain_code<kKind>(back)) return false;
+    cycles = now;
+    pc += s.what >> kLengthAt & 3;
+    latch = permute(word, value, s.kept >> 16);
+    if (is_branch) {
+      branch(opcode, byte);
+    } else if (is_bit) {
+      nz = (axys & value & 0xff) | (value & 0x80) << 1;
+      v = value >> 6 & 1;
+    } else if (opcode == 0x60) {  // RTS
+      latch = rom_byte(offset_in<kKind>(banks, back));
+      pc = (back + 1) & 0xffff;
+      move_stack(2);
+    } else if (opcode == 0x48) {  // PHA
+      latch = axys & 0xff;
+      ram[sp() & 0x7f] = static_cast<u8>(axys);
+      move_stack(-1);
+    } else if (opcode == 0x68) {  // PLA
+      latch = nz = stacked(1);
+      move_stack(1);
+      axys = (axys & ~0xffu) | latch;
+    } else {
+      if (opcode == 0x20) {  // JSR
+        ram[sp() & 0x7f] = static_cast<u8>((pc - 1) >> 8);
+        ram[(sp() - 1) & 0x7f] = static_cast<u8>(pc - 1);
+        move_stack(-2);
+      }
+      pc = address;
+    }
+    return true;
+  }
+
+  // --- What a run consists of. ---
+
+  // Reads; false if that does more, or is of the TIA.
+  RLB_HOT bool read(u32 address, s32 now, u32& value) const {
+    if ((address & 0x1280) == 0x80) {
+      value = ram[address & 0x7f];
+      return true;
+    }
+    if (is_plain_data<kKind>(address)) {
+      value = rom_byte(offset_in<kKind>(banks, address));
+      return true;
+    }
+    if ((address & 0x1280) != 0x280) return false;
+    const u32 reg = address & 7;
+    if ((reg & 5) == 4) {
+      const u32 elapsed = static_cast<u32>(now - 1 - riot->stamp);
+      const s32 count = riot->timer - static_cast<s32>(elapsed >> riot->shift) - 1;
+      value = static_cast<u32>(count);
+      return count >= 0;
+    }
+    value = reg == 0 ? riot->joysticks : riot->switches;
+    return (reg & 5) == 0;
+  }
+
+  // Whether a write goes to the log, or waits for the line, and does no more.
+  RLB_HOT bool is_logged(u32 address, s32 now) const {
+    const u32 reg = address & 0x3f;
+    return !(address & 0x1080) && reg >= kWSYNC && reg <= kCXCLR && now < line_limit && n_log < kLogSize;
+  }
+
+  RLB_HOT void write_tia(u32 reg, u32 value) {
+    last_access = cycles;
+    if (reg == kWSYNC) {
+      const s32 past = (cycles - line_start) % 76;
+      cycles += past ? 76 - past : 0;
+    } else {
+      log[n_log++] = packed_write(static_cast<u32>(cycles - log_base), reg, static_cast<u8>(value));
+    }
+  }
+
+  // Executes one instruction; returns false, with nothing done, if it is left to `execute_anywhere`.
+  RLB_HOT bool execute(const Steps& s, u32 word) {
+    const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
+    u32 index = permute(axys, 0, s.chosen), low = byte;
+    u32 address = word >> 8 & mask;
+    if (what & kIsIndirect) {
+      const u32 at = what & kIsIndirectX ? (byte + index) & 0xff : byte;
+      if (at < 0x80 || at == 0xff) return false;
+      low = ram[at & 0x7f];
+      address = low | u32{ram[(at + 1) & 0x7f]} << 8;
+      if (what & kIsIndirectX) index = 0;
+    }
+    address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
+    const s32 now = cycles + static_cast<s32>((what & kCycles) + (what & kMayCross ? (low + index) >> 8 : 0));
+    const bool is_ram = (address & 0x1280) == 0x80;
+    u8& cell = ram[address & 0x7f];
+    u32 value = what & kDoesRead ? cell : byte;
+    if (what & (kDoesRead | kDoesWrite) && !is_ram) {
+      if (what & kDoesRead && (what & kDoesWrite || !read(address, now, value))) return false;
+      if (what & kDoesWrite && !is_logged(address, now)) return false;
+    }
+
+    // --- Nothing stands in the way. ---
+    const u32 l = permute(axys, value, s.chosen >> 16);
+    const u32 masked = ((value & s.masks) ^ s.masks >> 8) & 0xff;
+    const u32 t = what & kShiftsLeft ? l : masked;
+    const u32 carry = what >> (kCarryAt + c) & 1;
+    const u32 sum = l + t + carry;
+    const u32 logic = (l & t) ^ (value & s.masks >> 16);
+    const u32 result = what & kIsSum ? sum & 0xff : what & kShiftsRight ? l >> 1 | carry << 7 : logic;
+    cycles = now;
+    pc += what >> kLengthAt & 3;
+    c = what & kSetsC ? (what & kShiftsRight ? l & 1 : sum >> 8) : c;
+    nz = what & kSetsNz ? result : nz;
+    v = what & kIsAddition ? ((l ^ result) & (t ^ result)) >> 7 & 1 : v;
+    axys = permute(axys, result, s.kept);
+    latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
+    if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
+    if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
+    return true;
+  }
+
+  // Executes up to the next jump; returns false where the next instruction is left to
+  // `execute_anywhere`. Counts what it executes, and that one.
+  RLB_HOT bool run(u32& n) {
+    u32 at_hand = word(offset_in<kKind>(banks, pc));
+    Steps steps = steps_of(at_hand);
+    for (;;) {
+      ++n;
+      --left;
+      if (!is_plain_code<kKind>(pc)) return false;
+      if (steps.what & stops) break;
+      // The next one is fetched meanwhile.
+      const u32 next = word(offset_in<kKind>(banks, pc + (steps.what >> kLengthAt & 3)));
+      const Steps next_steps = steps_of(next);
+      if (!execute(steps, at_hand)) return false;
+      if (left <= 0) return true;
+      at_hand = next;
+      steps = next_steps;
+    }
+    return steps.what & kIsOdd && execute_odd(steps, at_hand);
+  }
+};
 
 }  // namespace rlbatch::atari
