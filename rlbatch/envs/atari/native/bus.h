@@ -40,8 +40,7 @@ RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access,
          drawn_before);
 }
 
-RLB_FN u8 read_input(const Run& run, u32 reg, s32 cycles) {
-  const State& s = *run.state;
+RLB_FN u8 read_input(const State& s, u32 reg, s32 cycles) {
   if (reg >= 0xe) return 0;
   if (reg >= 0xc) {  // Fire buttons of the joysticks.
     return s.session.fire >> (reg - 0xc) & 1 ? 0 : 0x80;
@@ -56,7 +55,7 @@ RLB_FN u8 read_input(const Run& run, u32 reg, s32 cycles) {
 // Returns what a TIA register shows; the pixels up to now are accounted for first if that matters.
 RLB_COLD RLB_FN u8 read_tia(Run& run, u32 address, s32 cycles, u8 bus, s32 n_log) {
   const u32 reg = address & 15;
-  if (reg >= 8) return static_cast<u8>(read_input(run, reg, cycles) | (bus & 0x3f));
+  if (reg >= 8) return static_cast<u8>(read_input(*run.state, reg, cycles) | (bus & 0x3f));
   flush_log(run, n_log, cycles);
   const u32 latches = run.state->tia.collisions;
   u32 high;

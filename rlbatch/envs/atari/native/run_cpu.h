@@ -40,7 +40,7 @@ RLB_HOT Near<kKind> taken(const Run& run, s32 left) {
   const Registers r = unpacked(s.cpu);
   const s32 line_start = s.tia.frame_start / 3;
   return {near_memory().ram[lane_index()],
-          &s.riot,
+          &s,
           run.log,
           run.log_base,
           line_start + 76 * (s.frame.max_lines + 1),
@@ -56,7 +56,8 @@ RLB_HOT Near<kKind> taken(const Run& run, s32 left) {
           r.v,
           s.cpu.bus,
           packed_banks<kKind>(s.cart),
-          kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0)};
+          kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0),
+          0x30 | r.d << 3 | r.i << 2};
 }
 
 template <Cart kKind>

@@ -23,7 +23,7 @@ enum Mode : u8 { kNoMode, kImplied, kImmediate, kZero, kZeroX, kZeroY, kAbs, kAb
 enum Operation : u8 {
   kNoOp, kLda, kLdx, kLdy, kSta, kStx, kSty, kOra, kAnd, kEor, kAdc, kSbc, kCmp, kCpx, kCpy, kBit,
   kAsl, kRol, kLsr, kRor, kDec, kInc, kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx, kTxs,
-  kInx, kDex, kIny, kDey, kClc, kSec, kPha, kPla, kBranch, kJmp, kJsr, kRts,
+  kInx, kDex, kIny, kDey, kClc, kSec, kPha, kPla, kPhp, kBranch, kJmp, kJmpIndirect, kJsr, kRts,
 };
 
 enum Access : u8 { kNothing = 0, kReads = 1, kWrites = 2, kModifies = 3, kCrosses = 4 };
@@ -86,6 +86,7 @@ struct InstructionTable {
     of[0x4c] = {kAbs, kJmp, 3, kNothing}, of[0x20] = {kAbs, kJsr, 6, kNothing};
     of[0x60] = {kImplied, kRts, 6, kNothing};
     of[0x48] = {kImplied, kPha, 3, kNothing}, of[0x68] = {kImplied, kPla, 4, kNothing};
+    of[0x08] = {kImplied, kPhp, 3, kNothing}, of[0x6c] = {kAbs, kJmpIndirect, 5, kNothing};
   }
 };
 
@@ -106,7 +107,7 @@ enum Step : u32 {
   kCycles = 15, kLength = 3 << 4, kDoesRead = 1 << 6, kDoesWrite = 1 << 7, kMayCross = 1 << 8,
   kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
   kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
-  kIsOdd = 1 << 17,      // Executed by `execute_odd`: jumps, BIT, PHA and PLA.
+  kIsOdd = 1 << 17,      // Executed by `execute_odd`: jumps, BIT, PHA, PLA and PHP.
   kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
 };
 constexpr u32 kLengthAt = 4, kCarryAt = 24;  // The carry that goes in, by the one that there is.
@@ -208,7 +209,8 @@ struct StepsTable {
       case kTxs: transfer(s, kByteX, into(kByteSp), false); break;
       case kClc: sum(s, kByteNone, 0, 0, kNoCarry, kSetsC, kKeepAll); break;
       case kSec: sum(s, kByteNone, 0, 0xff, kAlways, kSetsC, kKeepAll); break;
-      case kBit: case kPha: case kPla: case kJsr: case kRts: case kJmp: case kBranch: s.what |= kIsOdd; break;
+      case kBit: case kPha: case kPla: case kPhp: case kJsr: case kRts: case kJmp: case kJmpIndirect:
+      case kBranch: s.what |= kIsOdd; break;
       default: break;
     }
     return s;
@@ -259,13 +261,14 @@ RLB_FN void come_near(const u8* rom, s32 n_bytes) {
 template <Cart kKind>
 struct Near {
   u8* ram;
-  const Riot* riot;
+  const State* state;
   Log log;
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
   u32 pc, axys, nz, c, v, latch;
   u32 banks;  // See `packed_banks`.
-  u32 stops;  // What `Step` is not executed.
+  u32 stops;   // What `Step` is not executed.
+  u32 status;  // Those of the flags that do not change here.
 
   RLB_HOT static u32 word(u32 offset) {
     const u32* words = near_memory().program + offset / 4;
@@ -275,7 +278,8 @@ struct Near {
   RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[word & 0xff]; }
 
   RLB_HOT u32 sp() const { return axys >> 24; }
-  RLB_HOT bool is_stack_in_ram() const { return sp() >= 0x81 && sp() < 0xfe; }
+  // Whether the stack is in RAM, from so many bytes below its pointer to so many above.
+  RLB_HOT bool has_stack(u32 below, u32 above) const { return sp() >= 0x80 + below && sp() + above <= 0xff; }
   RLB_HOT u32 stacked(s32 by) const { return ram[(sp() + static_cast<u32>(by)) & 0x7f]; }
   RLB_HOT void move_stack(s32 by) { axys += static_cast<u32>(by) << 24; }
 
@@ -293,12 +297,12 @@ struct Near {
 
   // As in `Bus`.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
-    if (is_bpl && riot->timer > 128) return;
+    if (is_bpl && state->riot.timer > 128) return;
     if (!is_plain_code<kKind>(target)) return;
     const u32 load = word(offset_in<kKind>(banks, target)) & 0xffffff;
     if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
     const s32 period = 4 + branch_cycles;
-    s32 turns = reads_until_zero(*riot, cycles + 4, period);
+    s32 turns = reads_until_zero(state->riot, cycles + 4, period);
     if (turns > (left - 2) / 2) turns = left >= 2 ? (left - 2) / 2 : 0;
     cycles += turns * period;
     left -= 2 * turns;
@@ -314,51 +318,91 @@ struct Near {
     if (may_wait && byte == 0xfb) skip_wait(target, 2 + extra, opcode == 0x10);
   }
 
+  RLB_HOT u32 flags() const {
+    return ((nz >> 7 | nz >> 8) & 1) << 7 | v << 6 | status | static_cast<u32>((nz & 0xff) == 0) << 1 | c;
+  }
+
+  // Writes to the stack, which some games have in the TIA.
+  RLB_HOT bool push(u32 value, s32 now) {
+    const u32 to = sp();
+    if (to < 0x80 && !is_logged(to, now)) return false;
+    cycles = now;
+    if (to < 0x80) {
+      write_tia(to & 0x3f, value);
+    } else {
+      ram[to & 0x7f] = static_cast<u8>(value);
+    }
+    latch = value;
+    move_stack(-1);
+    pc += 1;
+    return true;
+  }
+
   // Executes what is told apart by its opcode; as `execute`.
   RLB_HOT bool execute_odd(const Steps& s, u32 word) {
     const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address = word >> 8 & 0xffff;
-    const bool is_branch = (opcode & 0x1f) == 0x10, is_bit = opcode == 0x24 || opcode == 0x2c;
     const s32 now = cycles + static_cast<s32>(s.what & kCycles);
-    u32 value = 0;
-    if (is_bit && !read(s.masks >> 24 ? address : byte, now, value)) return false;
-    if (!is_branch && !is_bit && opcode != 0x4c && !is_stack_in_ram()) return false;
-    const u32 back = stacked(1) | stacked(2) << 8;
-    if (opcode == 0x60 && !is_plain_code<kKind>(back)) return false;
-    cycles = now;
-    pc += s.what >> kLengthAt & 3;
-    latch = permute(word, value, s.kept >> 16);
-    if (is_branch) {
+    const u32 next = pc + (s.what >> kLengthAt & 3);
+    if ((opcode & 0x1f) == 0x10) {
+      cycles = now;
+      latch = byte;
+      pc = next;
       branch(opcode, byte);
-    } else if (is_bit) {
-      nz = (axys & value & 0xff) | (value & 0x80) << 1;
-      v = value >> 6 & 1;
-    } else if (opcode == 0x60) {  // RTS
-      latch = rom_byte(offset_in<kKind>(banks, back));
-      pc = (back + 1) & 0xffff;
-      move_stack(2);
-    } else if (opcode == 0x48) {  // PHA
-      latch = axys & 0xff;
-      ram[sp() & 0x7f] = static_cast<u8>(axys);
-      move_stack(-1);
-    } else if (opcode == 0x68) {  // PLA
-      latch = nz = stacked(1);
-      move_stack(1);
-      axys = (axys & ~0xffu) | latch;
-    } else {
-      if (opcode == 0x20) {  // JSR
-        ram[sp() & 0x7f] = static_cast<u8>((pc - 1) >> 8);
-        ram[(sp() - 1) & 0x7f] = static_cast<u8>(pc - 1);
-        move_stack(-2);
-      }
-      pc = address;
+      return true;
     }
+    switch (opcode) {
+      case 0x24: case 0x2c: {  // BIT
+        u32 value;
+        if (!read(s.masks >> 24 ? address : byte, now, s.masks >> 24 ? address >> 8 : byte, value)) return false;
+        latch = value;
+        nz = (axys & value & 0xff) | (value & 0x80) << 1;
+        v = value >> 6 & 1;
+        pc = next;
+        break;
+      }
+      case 0x48: return push(axys & 0xff, now);  // PHA
+      case 0x08: return push(flags(), now);      // PHP
+      case 0x68:                                 // PLA
+        if (!has_stack(0, 1)) return false;
+        latch = nz = stacked(1);
+        move_stack(1);
+        axys = (axys & ~0xffu) | latch;
+        pc = next;
+        break;
+      case 0x60: {  // RTS
+        if (!has_stack(0, 2)) return false;
+        const u32 back = stacked(1) | stacked(2) << 8;
+        if (!is_plain_code<kKind>(back)) return false;
+        latch = rom_byte(offset_in<kKind>(banks, back));
+        pc = (back + 1) & 0xffff;
+        move_stack(2);
+        break;
+      }
+      case 0x6c: {  // JMP ( )
+        u32 low, high;
+        if (!read(address, now, 0, low) || !read((address & 0xff00) | ((address + 1) & 0xff), now, 0, high)) return false;
+        latch = high;
+        pc = low | high << 8;
+        break;
+      }
+      case 0x20:  // JSR
+        if (!has_stack(1, 0)) return false;
+        ram[sp() & 0x7f] = static_cast<u8>((next - 1) >> 8);
+        ram[(sp() - 1) & 0x7f] = static_cast<u8>(next - 1);
+        move_stack(-2);
+        [[fallthrough]];
+      default:  // JMP
+        latch = address >> 8;
+        pc = address;
+    }
+    cycles = now;
     return true;
   }
 
   // --- What a run consists of. ---
 
-  // Reads; false if that does more, or is of the TIA.
-  RLB_HOT bool read(u32 address, s32 now, u32& value) const {
+  // Reads, with what was on the bus before; false if that does more.
+  RLB_HOT bool read(u32 address, s32 now, u32 noise, u32& value) {
     if ((address & 0x1280) == 0x80) {
       value = ram[address & 0x7f];
       return true;
@@ -367,15 +411,20 @@ struct Near {
       value = rom_byte(offset_in<kKind>(banks, address));
       return true;
     }
-    if ((address & 0x1280) != 0x280) return false;
+    if (!(address & 0x80)) {
+      if ((address & 15) < 8) return false;
+      last_access = now;
+      value = read_input(*state, address & 15, now) | (noise & 0x3f);
+      return true;
+    }
     const u32 reg = address & 7;
     if ((reg & 5) == 4) {
-      const u32 elapsed = static_cast<u32>(now - 1 - riot->stamp);
-      const s32 count = riot->timer - static_cast<s32>(elapsed >> riot->shift) - 1;
+      const u32 elapsed = static_cast<u32>(now - 1 - state->riot.stamp);
+      const s32 count = state->riot.timer - static_cast<s32>(elapsed >> state->riot.shift) - 1;
       value = static_cast<u32>(count);
       return count >= 0;
     }
-    value = reg == 0 ? riot->joysticks : riot->switches;
+    value = reg == 0 ? state->riot.joysticks : state->riot.switches;
     return (reg & 5) == 0;
   }
 
@@ -398,13 +447,14 @@ struct Near {
   // Executes one instruction; returns false, with nothing done, if it is left to `execute_anywhere`.
   RLB_HOT bool execute(const Steps& s, u32 word) {
     const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
-    u32 index = permute(axys, 0, s.chosen), low = byte;
+    u32 index = permute(axys, 0, s.chosen), low = byte, noise = s.masks >> 24 ? word >> 16 & 0xff : byte;
     u32 address = word >> 8 & mask;
     if (what & kIsIndirect) {
       const u32 at = what & kIsIndirectX ? (byte + index) & 0xff : byte;
       if (at < 0x80 || at == 0xff) return false;
       low = ram[at & 0x7f];
-      address = low | u32{ram[(at + 1) & 0x7f]} << 8;
+      noise = ram[(at + 1) & 0x7f];
+      address = low | noise << 8;
       if (what & kIsIndirectX) index = 0;
     }
     address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
@@ -413,7 +463,7 @@ struct Near {
     u8& cell = ram[address & 0x7f];
     u32 value = what & kDoesRead ? cell : byte;
     if (what & (kDoesRead | kDoesWrite) && !is_ram) {
-      if (what & kDoesRead && (what & kDoesWrite || !read(address, now, value))) return false;
+      if (what & kDoesRead && (what & kDoesWrite || !read(address, now, noise, value))) return false;
       if (what & kDoesWrite && !is_logged(address, now)) return false;
     }
 
