@@ -270,11 +270,11 @@ struct Near {
   u32 stops;   // What `Step` is not executed.
   u32 status;  // Those of the flags that do not change here.
 
-  RLB_HOT static u32 word(u32 offset) {
-    const u32* words = near_memory().program + offset / 4;
-    return words_at(words[0], words[1], offset % 4);
+  RLB_HOT static const u32* program() { return near_memory().program; }
+  RLB_HOT static u32 word_in(u32 offset) {
+    return words_at(program()[offset / 4], program()[offset / 4 + 1], offset % 4);
   }
-  RLB_HOT static u32 rom_byte(u32 offset) { return reinterpret_cast<const u8*>(near_memory().program)[offset]; }
+  RLB_HOT static u32 rom_byte(u32 offset) { return reinterpret_cast<const u8*>(program())[offset]; }
   RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[word & 0xff]; }
 
   RLB_HOT u32 sp() const { return axys >> 24; }
@@ -299,7 +299,7 @@ struct Near {
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
     if (is_bpl && state->riot.timer > 128) return;
     if (!is_plain_code<kKind>(target)) return;
-    const u32 load = word(offset_in<kKind>(banks, target)) & 0xffffff;
+    const u32 load = word_in(offset_in<kKind>(banks, target)) & 0xffffff;
     if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
     const s32 period = 4 + branch_cycles;
     s32 turns = reads_until_zero(state->riot, cycles + 4, period);
@@ -444,68 +444,66 @@ struct Near {
     }
   }
 
-  // Executes one instruction; returns false, with nothing done, if it is left to `execute_anywhere`.
-  RLB_HOT bool execute(const Steps& s, u32 word) {
-    const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
-    u32 index = permute(axys, 0, s.chosen), low = byte, noise = s.masks >> 24 ? word >> 16 & 0xff : byte;
-    u32 address = word >> 8 & mask;
-    if (what & kIsIndirect) {
-      const u32 at = what & kIsIndirectX ? (byte + index) & 0xff : byte;
-      if (at < 0x80 || at == 0xff) return false;
-      low = ram[at & 0x7f];
-      noise = ram[(at + 1) & 0x7f];
-      address = low | noise << 8;
-      if (what & kIsIndirectX) index = 0;
-    }
-    address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
-    const s32 now = cycles + static_cast<s32>((what & kCycles) + (what & kMayCross ? (low + index) >> 8 : 0));
-    const bool is_ram = (address & 0x1280) == 0x80;
-    u8& cell = ram[address & 0x7f];
-    u32 value = what & kDoesRead ? cell : byte;
-    if (what & (kDoesRead | kDoesWrite) && !is_ram) {
-      if (what & kDoesRead && (what & kDoesWrite || !read(address, now, noise, value))) return false;
-      if (what & kDoesWrite && !is_logged(address, now)) return false;
-    }
-
-    // --- Nothing stands in the way. ---
-    const u32 l = permute(axys, value, s.chosen >> 16);
-    const u32 masked = ((value & s.masks) ^ s.masks >> 8) & 0xff;
-    const u32 t = what & kShiftsLeft ? l : masked;
-    const u32 carry = what >> (kCarryAt + c) & 1;
-    const u32 sum = l + t + carry;
-    const u32 logic = (l & t) ^ (value & s.masks >> 16);
-    const u32 result = what & kIsSum ? sum & 0xff : what & kShiftsRight ? l >> 1 | carry << 7 : logic;
-    cycles = now;
-    pc += what >> kLengthAt & 3;
-    c = what & kSetsC ? (what & kShiftsRight ? l & 1 : sum >> 8) : c;
-    nz = what & kSetsNz ? result : nz;
-    v = what & kIsAddition ? ((l ^ result) & (t ^ result)) >> 7 & 1 : v;
-    axys = permute(axys, result, s.kept);
-    latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
-    if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
-    if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
-    return true;
-  }
-
   // Executes up to the next jump; returns false where the next instruction is left to
-  // `execute_anywhere`. Counts what it executes, and that one.
+  // `execute_anywhere`, with nothing of it done. Counts what it executes, and that one.
   RLB_HOT bool run(u32& n) {
-    u32 at_hand = word(offset_in<kKind>(banks, pc));
-    Steps steps = steps_of(at_hand);
+    u32 word = word_in(offset_in<kKind>(banks, pc));
+    Steps s = steps_of(word);
     for (;;) {
       ++n;
       --left;
       if (!is_plain_code<kKind>(pc)) return false;
-      if (steps.what & stops) break;
-      // The next one is fetched meanwhile.
-      const u32 next = word(offset_in<kKind>(banks, pc + (steps.what >> kLengthAt & 3)));
-      const Steps next_steps = steps_of(next);
-      if (!execute(steps, at_hand)) return false;
+      const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
+      if (what & stops) return what & kIsOdd && execute_odd(s, word);
+
+      // What comes next is read while this is executed.
+      const u32 next_pc = pc + (what >> kLengthAt & 3), next_at = offset_in<kKind>(banks, next_pc);
+      const u32 next_low = program()[next_at / 4], next_high = program()[next_at / 4 + 1];
+
+      // --- Operand. ---
+      u32 index = permute(axys, 0, s.chosen), low = byte, noise = s.masks >> 24 ? word >> 16 & 0xff : byte;
+      u32 address = word >> 8 & mask;
+      if (what & kIsIndirect) {
+        const u32 at = what & kIsIndirectX ? (byte + index) & 0xff : byte;
+        if (at < 0x80 || at == 0xff) return false;
+        low = ram[at & 0x7f];
+        noise = ram[(at + 1) & 0x7f];
+        address = low | noise << 8;
+        if (what & kIsIndirectX) index = 0;
+      }
+      address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
+      const s32 now = cycles + static_cast<s32>((what & kCycles) + (what & kMayCross ? (low + index) >> 8 : 0));
+      const bool is_ram = (address & 0x1280) == 0x80;
+      u8& cell = ram[address & 0x7f];
+      u32 value = what & kDoesRead ? cell : byte;
+      if (what & (kDoesRead | kDoesWrite) && !is_ram) {
+        if (what & kDoesRead && (what & kDoesWrite || !read(address, now, noise, value))) return false;
+        if (what & kDoesWrite && !is_logged(address, now)) return false;
+      }
+      const u32 next_word = words_at(next_low, next_high, next_at % 4);
+      const Steps next = steps_of(next_word);
+
+      // --- Operation. Nothing stands in the way any more. ---
+      const u32 l = permute(axys, value, s.chosen >> 16);
+      const u32 masked = ((value & s.masks) ^ s.masks >> 8) & 0xff;
+      const u32 t = what & kShiftsLeft ? l : masked;
+      const u32 carry = what >> (kCarryAt + c) & 1;
+      const u32 sum = l + t + carry;
+      const u32 logic = (l & t) ^ (value & s.masks >> 16);
+      const u32 result = what & kIsSum ? sum & 0xff : what & kShiftsRight ? l >> 1 | carry << 7 : logic;
+      cycles = now;
+      pc = next_pc;
+      c = what & kSetsC ? (what & kShiftsRight ? l & 1 : sum >> 8) : c;
+      nz = what & kSetsNz ? result : nz;
+      v = what & kIsAddition ? ((l ^ result) & (t ^ result)) >> 7 & 1 : v;
+      axys = permute(axys, result, s.kept);
+      latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
+      if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
+      if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
       if (left <= 0) return true;
-      at_hand = next;
-      steps = next_steps;
+      word = next_word;
+      s = next;
     }
-    return steps.what & kIsOdd && execute_odd(steps, at_hand);
   }
 };
 
