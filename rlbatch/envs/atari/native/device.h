@@ -206,6 +206,19 @@ RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
   }
 }
 
+// All threads of a block copy, by words where these begin where words do.
+RLB_FN void copy_together(const void* from, void* to, s32 n) {
+  s32 done = 0;
+  if ((reinterpret_cast<u64>(from) | reinterpret_cast<u64>(to)) % 16 == 0) {
+    const uint4* words = static_cast<const uint4*>(from);
+    for (s32 i = thread_index(); i < n / 16; i += block_size()) static_cast<uint4*>(to)[i] = words[i];
+    done = n / 16 * 16;
+  }
+  for (s32 i = done + thread_index(); i < n; i += block_size()) {
+    static_cast<u8*>(to)[i] = static_cast<const u8*>(from)[i];
+  }
+}
+
 // Adds the newest frame to the ring of an environment, and writes its stack, the oldest first, to
 // out [n_envs][stack][frame_size].
 RLB_FN void observe_kernel(const DeviceBatch& b, u8* out) {
@@ -232,9 +245,8 @@ RLB_FN void observe_kernel(const DeviceBatch& b, u8* out) {
   // The oldest comes after the newest.
   const s32 split = (o.stack - 1 - newest) * size;
   u8* stack = out + static_cast<s64>(env) * o.stack * size;
-  for (s32 i = thread_index(); i < o.stack * size; i += block_size()) {
-    stack[i] = i < split ? ring[(newest + 1) * size + i] : ring[i - split];
-  }
+  copy_together(ring + (newest + 1) * size, stack, split);
+  copy_together(ring, stack + split, o.stack * size - split);
   if (thread_index() == 0) b.views[env].kind = View::kNone, b.views[env].clears_stack = 0;
 }
 
@@ -256,13 +268,6 @@ struct SavedState {
     kept = at += o.stack * frame_size(o);
   }
 };
-
-// All threads of a block copy.
-RLB_FN void copy_together(const void* from, void* to, s32 n) {
-  for (s32 i = thread_index(); i < n; i += block_size()) {
-    static_cast<u8*>(to)[i] = static_cast<const u8*>(from)[i];
-  }
-}
 
 RLB_FN void write_pixels(const Pictures& p, u8 picture, s32 height, u8* out) {
   for (s32 row = thread_index(); row < height; row += block_size()) {

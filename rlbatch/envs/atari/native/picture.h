@@ -39,7 +39,7 @@ constexpr u32 kRowBytes = 3 * kWidth;  // That no row exceeds.
 constexpr u16 kHasEdges = 0x8000;      // With the number of the byte where a row begins.
 constexpr u16 kNoRow = 0xffff;
 constexpr u32 kEdgeBytes = kWidth / 8, kMaxPlaces = 3;
-constexpr u32 kLongRow = 24;           // Bytes of runs, from which on it may pay to look for edges.
+constexpr u32 kLongRow = 48;           // Bytes of runs, from which on it may pay to look for edges.
 constexpr s32 kPictures = 6;
 constexpr u32 kPalette = 15;
 constexpr u8 kNoPicture = 255;
@@ -47,7 +47,7 @@ constexpr u8 kNoPicture = 255;
 struct Pictures {
   u16 row[kPictures][kMaxHeight];  // Where it begins.
   u8 first[kPictures];  // The row that was drawn first; after the last one follows row 0.
-  u8 palette[kPictures][kPalette];
+  alignas(8) u8 palette[kPictures][kPalette + 1];
   u8 n_colours[kPictures];
   u8 shown[2];   // What the two screens show.
   u8 image[2];   // What the image that an episode's next step may recall is of;
@@ -219,36 +219,81 @@ RLB_FN void put_byte(Pictures& p, u32 byte) {
   p.bytes[p.head++] = static_cast<u8>(byte);
 }
 
-RLB_FN u32 place_of(Pictures& p, u8 colour) {
-  u8* palette = p.palette[p.drawn];
-  const u32 n = p.n_colours[p.drawn];
-  for (u32 i = 0; i < n; ++i) {
-    if (palette[i] == colour) return i;
+// Adds runs to the open row. What it works with is at hand from its making to `finish`, so that there
+// is nothing to wait for between runs.
+struct RunWriter {
+  Pictures& p;
+  u64 palette[2];
+  u32 n_colours, head, x;
+
+  RLB_FN explicit RunWriter(Pictures& pictures)
+      : p(pictures), n_colours(p.n_colours[p.drawn]), head(p.head), x(p.x) {
+    const u64* from = reinterpret_cast<const u64*>(p.palette[p.drawn]);
+    palette[0] = from[0];
+    palette[1] = from[1];
   }
-  if (n == kPalette) return kPalette;
-  palette[n] = colour;
-  p.n_colours[p.drawn] = static_cast<u8>(n + 1);
-  return n;
-}
+
+  RLB_FN void finish() {
+    u64* to = reinterpret_cast<u64*>(p.palette[p.drawn]);
+    to[0] = palette[0];
+    to[1] = palette[1];
+    p.n_colours[p.drawn] = static_cast<u8>(n_colours);
+    p.head = head;
+    p.x = static_cast<u8>(x);
+  }
+
+  // The number of the first byte that is a colour; 8 if there is none.
+  RLB_FN static u32 byte_with(u64 bytes, u8 colour) {
+    const u64 rest = bytes ^ colour * kEveryByte;
+    const u64 found = (rest - kEveryByte) & ~rest & 0x80 * kEveryByte;
+    return found ? static_cast<u32>(lowest_bit(found)) / 8 : 8;
+  }
+
+  RLB_FN u32 place_of(u8 colour) {
+    u32 place = byte_with(palette[0], colour);
+    if (place == 8) place += byte_with(palette[1], colour);
+    if (place < n_colours) return place;
+    if (n_colours == kPalette) return kPalette;
+    const u64 byte = u64{colour} << 8 * (n_colours % 8), others = ~(u64{255} << 8 * (n_colours % 8));
+    if (n_colours < 8) {
+      palette[0] = (palette[0] & others) | byte;
+    } else {
+      palette[1] = (palette[1] & others) | byte;
+    }
+    return n_colours++;
+  }
+
+  RLB_FN void put(u8 colour, u32 length) {
+    x += length;
+    if (head + 3 > kRoom) {
+      p.is_lost = 1;
+      return;
+    }
+    const u32 place = place_of(colour);
+    p.bytes[head++] = static_cast<u8>(place << 4 | (length <= 15 ? length - 1 : 15));
+    if (place == kPalette) p.bytes[head++] = colour;
+    if (length > 15) p.bytes[head++] = static_cast<u8>(length);
+  }
+};
 
 RLB_GPU_CALL void put_run(Pictures& p, u8 colour, s32 length) {
-  const u32 place = place_of(p, colour);
-  put_byte(p, place << 4 | static_cast<u32>(length <= 15 ? length - 1 : 15));
-  if (place == kPalette) put_byte(p, colour);
-  if (length > 15) put_byte(p, static_cast<u32>(length));
-  p.x = static_cast<u8>(p.x + length);
+  RunWriter writer(p);
+  writer.put(colour, static_cast<u32>(length));
+  writer.finish();
 }
 
 // Copies pixels [p.x, end) of a row from another picture.
 RLB_GPU_CALL void copy_runs(Pictures& p, s32 picture, s32 row, s32 end, bool without_colours = false) {
   RowReader reader(p, picture, row);
+  RunWriter writer(p);
   for (s32 x = 0; x < end;) {
     const Span run = reader.next();
-    const s32 stop = x + run.length < end ? x + run.length : end;
+    const s32 stop = x + run.length < end ? x + run.length : end, at = static_cast<s32>(writer.x);
     const u8 colour = without_colours ? static_cast<u8>((run.colour & 0x0f) >> 1) : run.colour;
-    if (stop > p.x) put_run(p, colour, stop - p.x);
+    if (stop > at) writer.put(colour, static_cast<u32>(stop - at));
     x += run.length;
   }
+  writer.finish();
 }
 
 // The edges of the open row, which is whole and has runs.
@@ -425,32 +470,63 @@ RLB_FN void clear_pixels(Screen screen, s32 row, s32 begin, s32 end) {
   put_run(*screen, 0, end - begin);
 }
 
-// The pixels that differ from the ones on their left.
-RLB_HOT Mask edges(const Mask& m) {
-  return {{m.w[0] ^ m.w[0] << 1, m.w[1] ^ (m.w[1] << 1 | m.w[0] >> 63), m.w[2] ^ (m.w[2] << 1 | m.w[1] >> 63)}};
-}
+// Layers in 32 pixels of a row.
+struct LayerWords {
+  static constexpr s32 kLayers = 5;
+  u32 shown, changes, mask[kLayers];
+
+  RLB_FN static u32 word(const Mask& m, s32 i) { return static_cast<u32>(m.w[i / 2] >> 32 * (i % 2)); }
+
+  // The pixels that differ from the ones on their left.
+  RLB_FN static u32 edges(const Mask& m, s32 i) {
+    return word(m, i) ^ (word(m, i) << 1 | (i ? word(m, i - 1) >> 31 : 0));
+  }
+
+  RLB_FN LayerWords(const Layers& layers, const Mask& all_shown, s32 i)
+      : shown(word(all_shown, i)), changes(edges(all_shown, i)) {
+    for (s32 k = 0; k < kLayers; ++k) {
+      mask[k] = k < layers.n ? word(layers.mask[k], i) : 0;
+      changes |= k < layers.n ? edges(layers.mask[k], i) : 0;
+    }
+  }
+
+  RLB_FN u8 colour_at(const Layers& layers, u32 x) const {
+    u32 colour = layers.background;
+    for (s32 k = 0; k < kLayers; ++k) colour = mask[k] >> x & 1 ? layers.colour[k] : colour;
+    return static_cast<u8>(shown >> x & 1 ? colour : 0);
+  }
+};
 
 // Blends layers into pixels [begin, end) of a row; those that are not shown become 0.
-RLB_GPU_CALL void write_row(Screen screen, s32 row, const Layers& layers, const Mask& shown, s32 begin,
-                      s32 end) {
+RLB_GPU_CALL void write_row(Screen screen, s32 row, const Layers& all_layers, const Mask& shown, s32 begin,
+                            s32 end) {
   Pictures& p = *screen;
   open_row(p, row, begin);
-  Mask changes = edges(shown);
-  for (s32 k = 0; k < layers.n; ++k) changes = changes | edges(layers.mask[k]);
-  changes = changes & pixels_between(begin + 1, end);
+  const Layers layers = all_layers;  // So that they are at hand.
+  RunWriter writer(p);
   s32 start = begin;
-  u8 colour = colour_at(layers, shown, begin);
-  for (s32 i = 0; i < 3; ++i) {
-    for (u64 rest = changes.w[i]; rest; rest &= rest - 1) {
-      const s32 x = 64 * i + lowest_bit(rest);
-      const u8 next = colour_at(layers, shown, x);
+  u8 colour = 0;
+  for (s32 i = begin / 32; 32 * i < end; ++i) {
+    const LayerWords words(layers, shown, i);
+    const s32 from = begin - 32 * i, to = end - 32 * i;
+    u32 rest = words.changes;
+    if (from >= 0) {
+      colour = words.colour_at(layers, static_cast<u32>(from));
+      rest &= ~1u << from;
+    }
+    if (to < 32) rest &= (1u << to) - 1;
+    for (; rest; rest &= rest - 1) {
+      const u32 x = static_cast<u32>(lowest_bit(rest));
+      const u8 next = words.colour_at(layers, x);
       if (next == colour) continue;
-      put_run(p, colour, x - start);
-      start = x;
+      const s32 at = 32 * i + static_cast<s32>(x);
+      writer.put(colour, static_cast<u32>(at - start));
+      start = at;
       colour = next;
     }
   }
-  put_run(p, colour, end - start);
+  writer.put(colour, static_cast<u32>(end - start));
+  writer.finish();
 }
 
 }  // namespace rlbatch::atari

@@ -110,6 +110,12 @@ struct Log {
 using Log = u32*;
 #endif
 
+#if !defined(__CUDACC__)
+struct alignas(16) uint4 {
+  u32 x, y, z, w;
+};
+#endif
+
 static_assert(sizeof(u16) == 2 && sizeof(u32) == 4 && sizeof(u64) == 8);
 
 }  // namespace rlbatch::atari
