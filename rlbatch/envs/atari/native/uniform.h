@@ -411,6 +411,7 @@ struct Near {
       value = rom_byte(offset_in<kKind>(banks, address));
       return true;
     }
+    if (address & 0x1000) return false;
     if (!(address & 0x80)) {
       if ((address & 15) < 8) return false;
       last_access = now;
