@@ -11,6 +11,8 @@
 #define RLB_CONST __device__ constexpr
 #define RLB_LIKELY(condition) (condition)
 #define RLB_UNLIKELY(condition) (condition)
+// A thread's own memory is reached in fewer steps than memory that may be anybody's.
+#define RLB_IS_LOCAL(pointer) __builtin_assume(__isLocal(pointer))
 #else
 #define RLB_FN inline
 #define RLB_HOT inline __attribute__((always_inline))
@@ -20,6 +22,7 @@
 #define RLB_CONST static constexpr
 #define RLB_LIKELY(condition) __builtin_expect(!!(condition), 1)
 #define RLB_UNLIKELY(condition) __builtin_expect(!!(condition), 0)
+#define RLB_IS_LOCAL(pointer)
 #endif
 
 // For a GPU, or for a host that plays one: see `grid.h`.

@@ -27,7 +27,11 @@ namespace rlbatch::atari {
 // Replays TIA writes. Everything that outlives a replay is in `Tia`; the masks of the line in
 // progress begin anew at `drawn`, because a replay ends by accounting for all that was drawn.
 struct Beam {
+#if defined(RLB_DEVICE)
+  Tia tia;  // A copy, which is nearer.
+#else
   Tia& tia;
+#endif
   const Picture& picture;
   Screen screen;  // Null: nobody will look.
 
@@ -57,6 +61,7 @@ struct Beam {
   }
 
   RLB_GPU_CALL void begin() {
+    RLB_IS_LOCAL(this);
     enabled = 0;
     for (s32 o = 0; o < kObjects; ++o) {
       is_current[o] = 0;
@@ -89,6 +94,7 @@ struct Beam {
 
   // Into other lines, or where HMOVE blanks pixels.
   RLB_COLD void advance_far(s32 clock) {
+    RLB_IS_LOCAL(this);
     while (clock > tia.line_start + kLine) {
       if (is_repeat && !screen && !tia.hmove_blank && !tia.stars) {
         skip_lines((clock - tia.line_start - 1) / kLine);
@@ -251,6 +257,7 @@ struct Beam {
 
   // Sets the latches of those pairs that meet where they are seen.
   RLB_COLD void find_pairs(u32 open, const Mask* objects, const Mask& seen) {
+    RLB_IS_LOCAL(this);
     for (; open; open &= open - 1) {
       const s32 k = lowest_bit(open);
       if (have_common(objects[kPairs[k][0]] & objects[kPairs[k][1]], seen)) {
@@ -261,6 +268,7 @@ struct Beam {
 
   // Accounts for everything up to `drawn`.
   RLB_GPU_CALL void finish() {
+    RLB_IS_LOCAL(this);
     const s32 x = pixel();
     take_all(x);
     collide(x);
@@ -380,6 +388,7 @@ struct Beam {
   // --- Writes. ---
 
   RLB_GPU_CALL void write(u32 reg, u8 value, s32 clock) {
+    RLB_IS_LOCAL(this);
     advance(clock + delay(reg, clock));
     switch (reg) {
       case kVBLANK:
@@ -474,6 +483,7 @@ struct Beam {
 
   // Paints up to the beam, before colours or priorities change.
   RLB_FN void paint_now() {
+    RLB_IS_LOCAL(this);
     if (!screen) return;
     const s32 x = pixel();
     if (x <= painted_to) return;
@@ -663,7 +673,10 @@ RLB_COLD RLB_FN void replay(Tia& tia, const Picture& picture, const Log log, s32
   }
   beam.advance(3 * last_access);
   beam.finish();
-  if (drawn_before != kGoesOn && drawn_before != tia.drawn) beam.paint_ahead();
+  if (drawn_before != kGoesOn && drawn_before != beam.tia.drawn) beam.paint_ahead();
+#if defined(RLB_DEVICE)
+  tia = beam.tia;
+#endif
 }
 
 RLB_FN void reset_tia(Tia& tia) {
