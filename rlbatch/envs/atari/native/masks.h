@@ -116,10 +116,17 @@ struct SpreadTable {
 RLB_CONST SpreadTable kSpread{};
 constexpr u64 kEveryByte = 0x0101010101010101ull;
 
+constexpr s32 kMaxLayers = 5;
+
 // Who covers whom, as masks and colours from the back to the front, over a background.
 struct Layers {
-  Mask mask[5];
-  u8 colour[5];
+#if defined(RLB_DEVICE)
+  Mask mask[kMaxLayers] = {};  // All of them are looked at.
+  u8 colour[kMaxLayers] = {};
+#else
+  Mask mask[kMaxLayers];
+  u8 colour[kMaxLayers];
+#endif
   u8 background;
   s32 n;
   RLB_FN void add(const Mask& m, u8 c) {

@@ -141,6 +141,7 @@ RLB_HOT bool is_enabled(const Tia& tia, s32 object) {
 
 // The pixels of a player whose pattern may be set to all ones, to see where it could be.
 RLB_GPU_CALL Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
+  RLB_IS_LOCAL(&tia);
   Mask m = no_pixels();
   const u32 mode = tia.nusiz[i] & 7, bits = reversed(pattern), hidden = tia.hide_first_copy[i];
   if (mode == 5) {
@@ -155,6 +156,7 @@ RLB_GPU_CALL Mask player_mask(const Tia& tia, s32 i, u8 pattern) {
 }
 
 RLB_GPU_CALL Mask missile_mask(const Tia& tia, s32 i) {
+  RLB_IS_LOCAL(&tia);
   Mask m = no_pixels();
   u32 width = 1u << (tia.nusiz[i] >> 4 & 3);
   if (i == 0 && tia.missile_shape == kOff) return m;

@@ -472,56 +472,55 @@ RLB_FN void clear_pixels(Screen screen, s32 row, s32 begin, s32 end) {
 
 // Layers in 32 pixels of a row.
 struct LayerWords {
-  static constexpr s32 kLayers = 5;
-  u32 shown, changes, mask[kLayers];
+  u32 shown, mask[kMaxLayers];
 
   RLB_FN static u32 word(const Mask& m, s32 i) { return static_cast<u32>(m.w[i / 2] >> 32 * (i % 2)); }
 
-  // The pixels that differ from the ones on their left.
-  RLB_FN static u32 edges(const Mask& m, s32 i) {
-    return word(m, i) ^ (word(m, i) << 1 | (i ? word(m, i - 1) >> 31 : 0));
+  RLB_FN LayerWords(const Layers& layers, const Mask& all_shown, s32 i) : shown(word(all_shown, i)) {
+    for (s32 k = 0; k < kMaxLayers; ++k) mask[k] = word(layers.mask[k], i);
   }
 
-  RLB_FN LayerWords(const Layers& layers, const Mask& all_shown, s32 i)
-      : shown(word(all_shown, i)), changes(edges(all_shown, i)) {
-    for (s32 k = 0; k < kLayers; ++k) {
-      mask[k] = k < layers.n ? word(layers.mask[k], i) : 0;
-      changes |= k < layers.n ? edges(layers.mask[k], i) : 0;
-    }
+  // The pixels that differ from the ones on their left, and the first.
+  RLB_FN u32 changes() const {
+    u32 edges = shown ^ shown << 1;
+    for (s32 k = 0; k < kMaxLayers; ++k) edges |= mask[k] ^ mask[k] << 1;
+    return edges | 1;
   }
 
-  RLB_FN u8 colour_at(const Layers& layers, u32 x) const {
-    u32 colour = layers.background;
-    for (s32 k = 0; k < kLayers; ++k) colour = mask[k] >> x & 1 ? layers.colour[k] : colour;
+  // The colour of a pixel, of those of the background and the layers.
+  RLB_FN u8 colour_at(const u32* colours, u32 x) const {
+    u32 colour = colours[0];
+    for (s32 k = 0; k < kMaxLayers; ++k) colour = mask[k] >> x & 1 ? colours[k + 1] : colour;
     return static_cast<u8>(shown >> x & 1 ? colour : 0);
   }
 };
 
 // Blends layers into pixels [begin, end) of a row; those that are not shown become 0.
-RLB_GPU_CALL void write_row(Screen screen, s32 row, const Layers& all_layers, const Mask& shown, s32 begin,
+RLB_GPU_CALL void write_row(Screen screen, s32 row, const Layers& layers, const Mask& shown, s32 begin,
                             s32 end) {
+  RLB_IS_LOCAL(&layers);
+  RLB_IS_LOCAL(&shown);
   Pictures& p = *screen;
   open_row(p, row, begin);
-  const Layers layers = all_layers;  // So that they are at hand.
   RunWriter writer(p);
+  u32 colours[kMaxLayers + 1] = {layers.background};
+  for (s32 k = 0; k < kMaxLayers; ++k) colours[k + 1] = layers.colour[k];
   s32 start = begin;
   u8 colour = 0;
   for (s32 i = begin / 32; 32 * i < end; ++i) {
     const LayerWords words(layers, shown, i);
     const s32 from = begin - 32 * i, to = end - 32 * i;
-    u32 rest = words.changes;
-    if (from >= 0) {
-      colour = words.colour_at(layers, static_cast<u32>(from));
-      rest &= ~1u << from;
-    }
+    u32 rest = words.changes();
+    if (from > 0) rest = (rest | 1u << from) & ~0u << from;
     if (to < 32) rest &= (1u << to) - 1;
     for (; rest; rest &= rest - 1) {
       const u32 x = static_cast<u32>(lowest_bit(rest));
-      const u8 next = words.colour_at(layers, x);
-      if (next == colour) continue;
+      const u8 next = words.colour_at(colours, x);
       const s32 at = 32 * i + static_cast<s32>(x);
-      writer.put(colour, static_cast<u32>(at - start));
-      start = at;
+      if (next != colour && at > start) {
+        writer.put(colour, static_cast<u32>(at - start));
+        start = at;
+      }
       colour = next;
     }
   }
