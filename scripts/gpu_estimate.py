@@ -1,19 +1,19 @@
-"""Estimates, without a GPU, how well the threads of a warp work together.
+"""Counts, without a GPU, what the kernels cost on one: the code for an H100, played on a CPU.
 
     python -m scripts.gpu_estimate --games pong breakout
 
-The CPU plays a warp of 32 environments in random play, and counts, per emulated frame of one
-environment:
+plays a warp of 32 environments in random play (see `sass.py`), checks that what comes out is what
+the CPU core gives, and counts, per emulated frame of one environment:
 
-- `instructions`: instructions of the console's CPU that are executed;
-- `turns`: how often the warp chooses who runs, divided by 32;
-- `warp_instructions`: instructions that the warp executes, divided by 32: those of threads that
-  run together count once;
-- `efficiency`: instructions / (32 x warp instructions): the share of the warp that works.
+- `step_slots`, `observe_slots`: issue slots, which are instructions of a warp, of the kernels that
+  step and that make the observations;
+- `threads`: how many of a warp's 32 threads work in a slot of the former, on average;
+- `step_cycles`: cycles of a warp, by a model of its stalls, for a frame of all its environments.
 
-and takes from the compiled code how many machine instructions the kernels have. What a frame
-costs follows with two assumptions, which are options: machine instructions per instruction of the
-console, and per turn. It is an estimate, not a measurement. Prints a table and one JSON object.
+From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
+warps each, which is what 32,768 environments are, that never wait for each other, and if the
+observations, which have many warps, use `--utilisation` of its slots. It is an estimate, not a
+measurement: latencies are assumed, and caches never miss. Prints a table and one JSON object.
 """
 
 from __future__ import annotations
@@ -29,70 +29,99 @@ import torch
 import tyro
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv, build
+from rlbatch.envs.atari import AtariEnv, build
+from scripts import sass
+
+# An H100 SXM. Source: NVIDIA H100 Tensor Core GPU Architecture (2022), table 3: multiprocessors and
+# boost clock; each multiprocessor has four schedulers.
+_SCHEDULERS, _HERTZ = 4 * 132, 1.755e9
+_WARP = 32
 
 
 @dataclass(frozen=True)
 class Config:
     """What to estimate."""
 
-    games: tuple[str, ...] = tuple(GAMES)
-    """Which games."""
-    n_steps: int = 12
+    games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "asteroids")
+    """Which games; compiling the kernels of one takes most of a minute."""
+    n_steps: int = 4
     """Steps of four frames that are counted."""
     n_before: int = 60
-    """Steps at random before, on the native library, so that environments are apart."""
-    per_instruction: float = 90
-    """Machine instructions per instruction of the console, assumed."""
-    per_turn: float = 30
-    """Machine instructions to choose who runs, assumed."""
+    """Steps at random before, on the CPU core, so that environments are apart."""
+    warps_per_scheduler: float = 2
+    """Warps of the step kernel that run side by side."""
+    utilisation: float = 0.7
+    """Of a scheduler's slots, when observations are made."""
 
 
 def count(game: str, config: Config) -> dict[str, float]:
-    """Plays one warp; returns the counts per frame of an environment."""
+    """Plays one warp; returns the counts per frame of an environment.
+
+    Raises:
+        SassError: The code cannot be played, or what it gives is not what the CPU core gives.
+    """
     os.environ[build.GRID_VARIABLE] = "0"
-    native = AtariEnv(game, 32, seed=0, decorrelate_steps=config.n_before)
+    native = AtariEnv(game, _WARP, seed=0, decorrelate_steps=config.n_before)
     native.reset()
-    os.environ[build.GRID_VARIABLE] = "1"
-    env = AtariEnv(game, 32, seed=0)
-    env.reset()
-    env.set_state(None, native.get_state())
-    env.observe()  # So that the results are those of the states.
     rng = np.random.default_rng(0)
-    before = build.grid_counts()
-    frames_before = env._batch.results["frame_number"].clone()
-    for _ in range(config.n_steps):
-        action = torch.from_numpy(rng.integers(0, env.action_space.n, 32))
-        env.step(DictTensor({"action": action}))
-    after = build.grid_counts()
-    env.observe()
-    n_frames = float((env._batch.results["frame_number"] - frames_before).clamp(min=0).sum())
+    with sass.played() as kernels_of:
+        env = AtariEnv(game, _WARP, seed=0)
+        env.reset()
+        env.set_state(None, native.get_state())
+        env.observe()  # So that the results are those of the states.
+        kernels_of(game).forget()
+        frames_before = env._batch.results["frame_number"].clone()
+        for _ in range(config.n_steps):
+            action = torch.from_numpy(rng.integers(0, env.action_space.n, _WARP))
+            env.step(DictTensor({"action": action}))
+            native.step(DictTensor({"action": action}))
+        steps, looks = (kernels_of(game).counts(name) for name in ("rlb_step", "rlb_observe"))
+        is_equal = np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
+        frames = (env._batch.results["frame_number"] - frames_before).clamp(min=0)
+        env.close()
     native.close()
-    env.close()
-    counts = {name: (after[name] - before[name]) / n_frames for name in after}
-    counts["efficiency"] = counts["instructions"] / (32 * counts["warp_instructions"])
-    counts["slots"] = (
-        config.per_instruction * counts["warp_instructions"] + config.per_turn * counts["turns"]
-    )
-    return counts
+    if not is_equal:
+        raise sass.SassError(f"{game}: expected the states of the CPU core, got others")
+    n_frames = float(frames.sum())
+    return {
+        "step_slots": steps[:, 0].sum() / n_frames,
+        "observe_slots": looks[:, 0].sum() / n_frames,
+        "threads": steps[:, 1].sum() / steps[:, 0].sum(),
+        "step_cycles": steps[:, 2].sum() / (n_frames / _WARP),
+    }
+
+
+def frames_per_second(counts: dict[str, float], config: Config) -> float:
+    """Returns the estimate for an H100."""
+    side_by_side = _WARP * config.warps_per_scheduler * _SCHEDULERS
+    step = counts["step_cycles"] / side_by_side
+    observe = counts["observe_slots"] / (_SCHEDULERS * config.utilisation)
+    return _HERTZ / (step + observe)
 
 
 def main(config: Config) -> None:
     """Counts all games; prints a table and one JSON object."""
-    print(f"{'game':20} instructions  turns  warp instructions  efficiency  slots")
+    print(f"{'game':20} step slots  observe slots  threads  cycles/warp  frames/s (estimate)")
     found = {}
     for game in config.games:
         one = found[game] = count(game, config)
+        one["frames_per_second"] = frames_per_second(one, config)
         print(
-            f"{game:20} {one['instructions']:12,.0f} {one['turns']:6,.0f} "
-            f"{one['warp_instructions']:18,.0f} {one['efficiency']:11.2f} {one['slots']:6,.0f}"
+            f"{game:20} {one['step_slots']:10,.0f} {one['observe_slots']:14,.0f} "
+            f"{one['threads']:8.1f} {one['step_cycles']:12,.0f} {one['frames_per_second']:20,.0f}",
+            flush=True,
         )
     means = {
         f"geomean_{name}": math.exp(statistics.fmean(math.log(one[name]) for one in found.values()))
-        for name in ("instructions", "efficiency", "slots")
+        for name in next(iter(found.values()))
     }
-    assumed = {"per_instruction": config.per_instruction, "per_turn": config.per_turn}
-    print(json.dumps({"benchmark": "gpu_estimate", **means, **assumed, "games": found}))
+    assumed = {
+        "architecture": sass.ARCHITECTURE,
+        "warps_per_scheduler": config.warps_per_scheduler,
+        "utilisation": config.utilisation,
+        "latencies": sass.LATENCIES,
+    }
+    print(json.dumps({"benchmark": "gpu_estimate", **means, "assumed": assumed, "games": found}))
 
 
 if __name__ == "__main__":

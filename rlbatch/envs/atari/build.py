@@ -483,13 +483,6 @@ class _GridKernels:
         getattr(self._library, name)(*shape, *values)
 
 
-def grid_counts() -> dict[str, int]:
-    """Returns how the threads of a grid that the CPU plays worked together so far."""
-    counts = (ctypes.c_uint64 * 3)()
-    _grid_kernels()._library.rlb_counts(counts)
-    return dict(zip(("instructions", "warp_instructions", "turns"), counts, strict=True))
-
-
 @functools.cache
 def _grid_kernels() -> _GridKernels:
     compiler = find_compiler()

@@ -37,12 +37,3 @@ RLB_FN void sizes_kernel(s32* out) {
   for (s32 size : sizes) *out++ = size;
 }
 RLB_KERNEL(rlb_sizes, (s32* out), sizes_kernel(out))
-
-#if defined(RLB_GRID)
-extern "C" __attribute__((visibility("default"))) void rlb_counts(u64* out) {
-  const GridCounts& counts = grid_counts();
-  out[0] = counts.instructions;
-  out[1] = counts.warp_instructions;
-  out[2] = counts.turns;
-}
-#endif

@@ -43,11 +43,6 @@ rlb_switch:
 
 namespace rlbatch::atari {
 
-// How the threads of warps worked together, since the library was loaded; for estimates.
-struct GridCounts {
-  u64 instructions, warp_instructions, turns;
-};
-
 class Grid {
  public:
   enum class Wait { kNothing, kMeeting, kLeast, kAny, kShuffle, kBarrier, kDone };
@@ -218,20 +213,6 @@ class Grid {
     std::abort();
   }
 };
-
-inline GridCounts& grid_counts() {
-  static GridCounts counts{};
-  return counts;
-}
-
-// A thread has executed so many instructions together with its leader, who counts for the warp.
-inline void count_together(u32 n_instructions, bool is_leader) {
-  GridCounts& counts = grid_counts();
-  counts.instructions += n_instructions;
-  if (!is_leader) return;
-  counts.warp_instructions += n_instructions;
-  counts.turns += 1;
-}
 
 inline s32 thread_index() { return static_cast<s32>(Grid::current()->at); }
 inline s32 block_index() { return Grid::current()->block; }

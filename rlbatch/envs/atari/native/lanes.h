@@ -19,8 +19,6 @@ RLB_HOT u8* shared_memory() {
   return rlb_shared;
 }
 
-RLB_HOT void count_together(u32, bool) {}  // A grid that a host plays counts.
-
 // The threads of the warp that are here together: those that may be named in what follows.
 RLB_HOT u32 lanes_here() { return __activemask(); }
 

@@ -98,12 +98,9 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
     }
     const u32 pc = from_lane(lanes, near.pc, first & 31);
     if (!can_run || near.pc != pc) continue;
-    u32 n = 0;
-    if (!near.run(n)) {
-      put_back(run, near);
-      near = taken<kKind>(run, execute_anywhere(run, near.left));
-    }
-    count_together(n, lane == (first & 31));
+    if (near.run()) continue;
+    put_back(run, near);
+    near = taken<kKind>(run, execute_anywhere(run, near.left));
   }
   put_back(run, near);
   copy_ram(run.ram, run.state->riot.ram);

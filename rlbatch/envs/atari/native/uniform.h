@@ -446,12 +446,11 @@ struct Near {
   }
 
   // Executes up to the next jump; returns false where the next instruction is left to
-  // `execute_anywhere`, with nothing of it done. Counts what it executes, and that one.
-  RLB_HOT bool run(u32& n) {
+  // `execute_anywhere`, with nothing of it done.
+  RLB_HOT bool run() {
     u32 word = word_in(offset_in<kKind>(banks, pc));
     Steps s = steps_of(word);
     for (;;) {
-      ++n;
       --left;
       if (!is_plain_code<kKind>(pc)) return false;
       const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;

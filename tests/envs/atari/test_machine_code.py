@@ -1,0 +1,55 @@
+"""The machine code of the kernels, played on the CPU: what an H100 would execute."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import DictTensor
+from rlbatch.envs.atari import AtariEnv, build
+
+pytest.importorskip("cupy")
+
+from scripts import sass  # noqa: E402
+
+N_ENVS = 32
+
+# Beside Pong's 2K, all kinds of cartridges.
+SLOW = ("seaquest", "ms_pacman", "elevator_action", "solaris", "klax", "tutankham", "pitfall2")
+CASES = ["pong", *(pytest.param(game, marks=pytest.mark.slow) for game in SLOW)]
+
+
+@pytest.mark.parametrize("game", CASES)
+def test_machine_code_does_what_the_cpu_core_does(game, monkeypatch) -> None:
+    monkeypatch.setenv(build.GRID_VARIABLE, "0")
+    native = AtariEnv(game, N_ENVS, seed=1, decorrelate_steps=40)
+    native.reset()
+    rng = np.random.default_rng(1)
+    with sass.played() as kernels_of:
+        env = AtariEnv(game, N_ENVS, seed=1)
+        env.reset()
+        env.set_state(None, native.get_state())
+        env.observe()
+        for _ in range(3):
+            action = torch.from_numpy(rng.integers(0, env.action_space.n, N_ENVS))
+            (after, _), (following, _) = env.step(DictTensor({"action": action}))
+            (expected, _), (expected_next, _) = native.step(DictTensor({"action": action}))
+            for name in ("frame", "reward", "done"):
+                assert torch.equal(after[name], expected[name])
+            assert torch.equal(following["frame"], expected_next["frame"])
+        assert np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
+        slots, threads, cycles = kernels_of(game).counts("rlb_step").sum(0)
+        env.close()
+    native.close()
+    assert threads <= 32 * slots
+    assert cycles >= slots
+
+
+def test_what_is_not_known_is_an_error() -> None:
+    with pytest.raises(sass.SassError, match="IADD3.WAX: expected one of"):
+        sass._Decoder("IADD3.WAX R1, R2, R3, RZ", 0, 0, {}).decode()
+    with pytest.raises(sass.SassError, match="FROB: expected an instruction"):
+        sass._Decoder("FROB R1, R2", 0, 0, {}).decode()
+    with pytest.raises(sass.SassError, match="operand 'Q7'"):
+        sass._Decoder("MOV R1, Q7", 0, 0, {}).decode()
