@@ -39,7 +39,7 @@ constexpr u32 kRowBytes = 3 * kWidth;  // That no row exceeds.
 constexpr u16 kHasEdges = 0x8000;      // With the number of the byte where a row begins.
 constexpr u16 kNoRow = 0xffff;
 constexpr u32 kEdgeBytes = kWidth / 8, kMaxPlaces = 3;
-constexpr u32 kLongRow = 48;           // Bytes of runs, from which on it may pay to look for edges.
+constexpr u32 kLongRow = 24;           // Bytes of runs, from which on it may pay to look for edges.
 constexpr s32 kPictures = 6;
 constexpr u32 kPalette = 15;
 constexpr u8 kNoPicture = 255;
