@@ -10,7 +10,8 @@ turns it into text, this module decodes the text, and `sass.cpp` plays it, in wa
 
 so that the code itself can be compared with the CPU core, and what it costs can be counted: the
 issue slots of every instruction, and how many threads of a warp work in them. Cycles are a model,
-with latencies that are assumed (`LATENCIES`).
+with latencies that are assumed (`LATENCIES`). Not known here are divisions of doubles, which only
+the chip of Pitfall II needs: a `SassError` says so.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from scripts import sass  # noqa: E402
 
 N_ENVS = 32
 
-# Beside Pong's 2K, all kinds of cartridges.
-SLOW = ("seaquest", "ms_pacman", "elevator_action", "solaris", "klax", "tutankham", "pitfall2")
+# Beside Pong's 2K: banks, and banks with RAM.
+SLOW = ("ms_pacman", "klax")
 CASES = ["pong", *(pytest.param(game, marks=pytest.mark.slow) for game in SLOW)]
 
 

@@ -15,7 +15,7 @@ RLB_HOT s32 block_size() { return static_cast<s32>(blockDim.x); }
 RLB_HOT u32 lane_index() { return threadIdx.x & 31; }
 RLB_HOT void block_barrier() { __syncthreads(); }
 RLB_HOT u8* shared_memory() {
-  extern __shared__ u8 rlb_shared[];
+  extern __shared__ __align__(16) u8 rlb_shared[];
   return rlb_shared;
 }
 
