@@ -33,6 +33,7 @@ import torch
 
 from rlbatch.envs.atari import build, find_game
 from rlbatch.envs.atari.games import Game
+from scripts.elf import Elf
 
 ARCHITECTURE = "sm_90"
 
@@ -438,28 +439,6 @@ class _Decoder:
 # --- Programs. ---
 
 
-class _Elf:
-    """The sections and symbols of a file with code for a GPU."""
-
-    def __init__(self, content: bytes):
-        self.content = content
-        offset = struct.unpack_from("<Q", content, 40)[0]
-        size, n, strings = struct.unpack_from("<HHH", content, 58)
-        headers = [struct.unpack_from("<IIQQQQ", content, offset + i * size) for i in range(n)]
-        self.sections = {self._text(headers[strings][4] + head[0]): head for head in headers}
-
-    def _text(self, at: int) -> str:
-        return self.content[at : self.content.index(b"\0", at)].decode()
-
-    def section(self, name: str) -> bytes:
-        """Returns a section, empty if there is none of this name."""
-        begin, size = self.sections[name][4:6] if name in self.sections else (0, 0)
-        return self.content[begin : begin + size]
-
-    def symbol_values(self) -> list[int]:
-        return [value for *_, value, _ in struct.iter_unpack("<IBBHQQ", self.section(".symtab"))]
-
-
 def _disassembled(cubin: Path) -> str:
     try:
         files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
@@ -490,7 +469,7 @@ class Program:
     """
 
     def __init__(self, cubin: Path):
-        self._elf = _Elf(cubin.read_bytes())
+        self._elf = Elf(cubin.read_bytes())
         self.code: dict[str, ctypes.Array[_Instruction]] = {}
         self.text: dict[str, list[str]] = {}
         self.functions: dict[str, list[tuple[str, int]]] = {}
@@ -525,11 +504,11 @@ class Program:
     def _relocated(self) -> np.ndarray:
         """Returns constant bank 4: the addresses of global variables."""
         bank = bytearray(self._elf.section(".nv.constant4") + bytes(16))
-        values = self._elf.symbol_values()
+        symbols = self._elf.symbols()
         for offset, what, more in struct.iter_unpack(
             "<QQq", self._elf.section(".rela.nv.constant4")
         ):
-            address = self._globals.ctypes.data + values[what >> 32] + more
+            address = self._globals.ctypes.data + symbols[what >> 32].value + more
             struct.pack_into("<Q", bank, offset, address)
         return np.frombuffer(bytes(bank), np.uint8)
 

@@ -8,6 +8,7 @@ import struct
 import pytest
 
 from rlbatch.envs.atari import GAMES, build, find_game
+from scripts.elf import Elf
 
 pytest.importorskip("cupy")
 
@@ -25,34 +26,11 @@ CASES = {
 }
 
 
-class Elf:
-    """The sections and symbols of a file with code for a GPU, which must be whole."""
-
-    def __init__(self, content: bytes):
-        assert content[:4] == b"\x7fELF"
-        assert content[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
-        self.content = content
-        segments, segment_size, n_segments = struct.unpack_from("<Q14xHH", content, 32)
-        assert len(content) >= segments + segment_size * n_segments
-        offset = struct.unpack_from("<Q", content, 40)[0]
-        size, n, strings = struct.unpack_from("<HHH", content, 58)
-        headers = [struct.unpack_from("<IIQQQQ", content, offset + i * size) for i in range(n)]
-        self.sections = {self._text(headers[strings][4] + head[0]): head for head in headers}
-
-    def _text(self, at: int) -> str:
-        return self.content[at : self.content.index(b"\0", at)].decode()
-
-    def n_bytes(self, section: str) -> int:
-        return self.sections[section][5]
-
-    def exported(self) -> set[str]:
-        """Returns the names that a program can ask for."""
-        names, symbols = self.sections[".strtab"][4], self.sections[".symtab"]
-        found = (
-            struct.unpack_from("<IB", self.content, symbols[4] + i)
-            for i in range(0, symbols[5], 24)
-        )
-        return {self._text(names + name) for name, info in found if info >> 4 == 1}
+def check_whole(content: bytes) -> None:
+    assert content[:4] == b"\x7fELF"
+    assert content[18:20] == (190).to_bytes(2, "little")  # NVIDIA CUDA
+    segments, segment_size, n_segments = struct.unpack_from("<Q14xHH", content, 32)
+    assert len(content) >= segments + segment_size * n_segments
 
 
 @pytest.fixture(scope="module")
@@ -73,10 +51,13 @@ def test_the_cases_are_all_kinds() -> None:
 
 @pytest.mark.parametrize("game", CASES)
 def test_kernels_compile(cubins: dict[str, concurrent.futures.Future[bytes]], game: str) -> None:
-    code = Elf(cubins[game].result())
+    content = cubins[game].result()
+    check_whole(content)
+    code = Elf(content)
     for kernel in ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore"):
-        assert code.n_bytes(f".text.{kernel}") > 1000
-    assert code.exported() == set(build._KERNELS)
+        assert len(code.section(f".text.{kernel}")) > 1000
+    exported = {symbol.name for symbol in code.symbols() if symbol.is_global}
+    assert exported == set(build._KERNELS)
 
 
 def test_what_does_not_compile_is_an_error() -> None:
