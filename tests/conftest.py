@@ -1,9 +1,18 @@
-"""The devices that tests run on."""
+"""The devices that tests run on, and the time they have."""
 
 import os
+import time
 
 import pytest
 import torch
+
+STARTED = time.monotonic()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--minutes`, for a run of as many tests as fit."""
+    text = "start no test later than so many minutes after the start, but skip it"
+    parser.addoption("--minutes", type=float, default=float("inf"), help=text)
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -14,8 +23,21 @@ def device(request: pytest.FixtureRequest) -> torch.device:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skips a GPU test without a GPU, or fails it where a GPU is required."""
-    if item.get_closest_marker("gpu") is None or torch.cuda.is_available():
+    """Skips what comes too late, and a GPU test without a GPU."""
+    skip_when_late(item.config.option.minutes)
+    if item.get_closest_marker("gpu") is not None:
+        skip_or_fail_without_gpu()
+
+
+def skip_when_late(minutes: float) -> None:
+    """Skips when `--minutes` are over."""
+    if time.monotonic() - STARTED > 60 * minutes:
+        pytest.skip(f"did not fit into {minutes:g} minutes")
+
+
+def skip_or_fail_without_gpu() -> None:
+    """Skips without a GPU, or fails where one is required."""
+    if torch.cuda.is_available():
         return
     if os.environ.get("RLBATCH_REQUIRE_GPU") == "1":
         pytest.fail("RLBATCH_REQUIRE_GPU=1, but torch finds no CUDA device", pytrace=False)

@@ -246,7 +246,8 @@ def test_a_worker_that_hangs_in_reset_is_given_up():
         def reset(self, env_info=None):
             time.sleep(1000)
 
-    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=3.0)
+    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={})
+    batcher._timeout = 1.0  # From here on: a worker takes longer than this to start.
     with pytest.raises(WorkerTimeoutError, match="workers 0 .reset."), Timer():
         batcher.reset()
     assert_unusable(batcher)

@@ -23,7 +23,7 @@ def run(*, without: str = "") -> subprocess.CompletedProcess:
         "runpy.run_module('rlbatch.doctor', run_name='__main__')\n"
     )
     command = [sys.executable, "-c", code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=55)
+    return subprocess.run(command, capture_output=True, text=True, timeout=250)
 
 
 def test_this_machine_is_fine() -> None:

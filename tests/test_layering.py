@@ -144,7 +144,7 @@ def loaded_heavy(root: Path) -> set[str]:
         cwd=root,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=250,
     )
     assert result.returncode == 0, result.stderr
     file, *modules = result.stdout.splitlines()

@@ -14,5 +14,5 @@ def test_pictures_hold_the_pixels_that_are_drawn(tmp_path: Path) -> None:
     command = [*build.find_compiler(), *flags, "-o", str(program), str(source)]
     compiled = subprocess.run(command, capture_output=True, text=True)
     assert compiled.returncode == 0, compiled.stderr
-    result = subprocess.run([str(program)], capture_output=True, text=True, timeout=50)
+    result = subprocess.run([str(program)], capture_output=True, text=True, timeout=250)
     assert (result.returncode, result.stdout) == (0, "equal\n"), result.stdout + result.stderr
