@@ -2,7 +2,7 @@
 
     python -m scripts.gpu_estimate --games pong breakout
 
-plays a warp of 32 environments in random play (see `sass.py`), checks that what comes out is what
+plays a warp of 32 environments in random play (see `scripts.sass`), checks that what comes out is what
 the CPU core gives, and counts, per emulated frame of one environment:
 
 - `step_slots`, `observe_slots`: issue slots, which are instructions of a warp, of the kernels that

@@ -12,11 +12,12 @@ from rlbatch.envs.atari import AtariEnv, build
 pytest.importorskip("cupy")
 
 from scripts import sass  # noqa: E402
+from scripts.sass.decoder import Decoder  # noqa: E402
 
 N_ENVS = 32
 
-# Beside Pong's 2K: banks, and banks with RAM.
-SLOW = ("ms_pacman", "klax")
+# Beside Pong's 2K: banks, banks with RAM, and a chip that divides doubles.
+SLOW = ("ms_pacman", "klax", "pitfall2")
 CASES = ["pong", *(pytest.param(game, marks=pytest.mark.slow) for game in SLOW)]
 
 
@@ -48,8 +49,8 @@ def test_machine_code_does_what_the_cpu_core_does(game, monkeypatch) -> None:
 
 def test_what_is_not_known_is_an_error() -> None:
     with pytest.raises(sass.SassError, match="IADD3.WAX: expected one of"):
-        sass._Decoder("IADD3.WAX R1, R2, R3, RZ", 0, 0, {}).decode()
+        Decoder("IADD3.WAX R1, R2, R3, RZ", 0, 0, {}).decode()
     with pytest.raises(sass.SassError, match="FROB: expected an instruction"):
-        sass._Decoder("FROB R1, R2", 0, 0, {}).decode()
+        Decoder("FROB R1, R2", 0, 0, {}).decode()
     with pytest.raises(sass.SassError, match="operand 'Q7'"):
-        sass._Decoder("MOV R1, Q7", 0, 0, {}).decode()
+        Decoder("MOV R1, Q7", 0, 0, {}).decode()

@@ -1,68 +1,16 @@
-"""Plays the kernels' machine code on a CPU: what a GPU would execute, where there is none.
-
-NVRTC makes code for an H100 (sm_90), NVIDIA's disassembler (`pip install nvidia-cuda-nvdisasm`)
-turns it into text, this module decodes the text, and `sass.cpp` plays it, in warps of 32 threads:
-
-    with sass.played() as kernels_of:
-        env = AtariEnv("pong", n_envs=32)  # Runs on kernels, which the CPU plays.
-        ...
-        counts = kernels_of("pong").counts("rlb_step")
-
-so that the code itself can be compared with the CPU core, and what it costs can be counted: the
-issue slots of every instruction, and how many threads of a warp work in them. Cycles are a model,
-with latencies that are assumed (`LATENCIES`). Not known here are divisions of doubles, which only
-the chip of Pitfall II needs: a `SassError` says so.
-"""
+"""From the disassembler's text to instructions that can be played."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import functools
-import hashlib
-import importlib.metadata
-import os
 import re
-import struct
-import subprocess
-from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import numpy as np
-import torch
 
-from rlbatch.envs.atari import build, find_game
-from rlbatch.envs.atari.games import Game
-from scripts.elf import Elf
+from scripts.sass.player import FLAGS, Instruction, Predicate, Source, library
 
-ARCHITECTURE = "sm_90"
-
-# Cycles until a result can be used, assumed: a first-level cache answers all loads. Operations that
-# are not here have a fixed latency, which the compiler has encoded as a stall; and how long a
-# source register is read.
-LATENCIES = {
-    **dict.fromkeys(("LD", "LDL"), 36),
-    **dict.fromkeys(("LDS", "LDC"), 30),
-    **dict.fromkeys(("REDUX", "SHFL", "S2R"), 24),
-    **dict.fromkeys(("I2F_64", "F2I_64", "F2F_64", "MUFU_RCP"), 20),
-    **dict.fromkeys(("I2F", "F2I", "FLO", "POPC", "BREV"), 16),
-    **dict.fromkeys(("R2UR", "VOTE", "BMOV_GET", "BMOV_SET", "RET", "BRX"), 12),
-    **dict.fromkeys(("ST", "STL", "STS", "DADD", "DMUL", "DSETP"), 10),
-    **dict.fromkeys(("BRA", "CALL"), 8),
-}
-_FIXED_LATENCY, _READ_LATENCY = 5, 12
-
-_SOURCE = Path(__file__).parent / "sass.cpp"
-_PARAMETERS = 0x210  # Where a kernel's parameters begin in constant bank 0.
-_CONSTANTS = 0x400
-
-# In the order of `Flag` in `sass.cpp`.
-_FLAGS = (
-    *("unsigned", "carry", "extended", "high", "sign_extended", "wraps", "is_64", "shift_amount"),
-    *("is_or", "relu", "down", "up", "clears", "unordered", "left", "pairs_16"),
-)
-_FLAG = {name: 1 << k for k, name in enumerate(_FLAGS)}
-_COMPARISONS = {name: k + 1 for k, name in enumerate(("LT", "EQ", "LE", "GT", "NE", "GE"))}
+_FLAG = {name: 1 << k for k, name in enumerate(FLAGS)}
+_COMPARISONS = {name: k + 1 for k, name in enumerate(("LT", "EQ", "LE", "GT", "NE", "GE", "NAN"))}
 _SPECIAL_REGISTERS = {"SR_TID.X": 0, "SR_CTAID.X": 1, "SR_SWINHI": 2, "SR_CgaCtaId": 3}
 
 # What the modifiers of an instruction mean; those that change nothing here are "".
@@ -86,7 +34,6 @@ _MODIFIERS = {
     "VIADDMNMX": {"U32": "unsigned", "RELU": "relu"},
     "FLO": {"U32": "", "SH": "shift_amount"},
     "CS2R": {"32": ""},
-    "MUFU": {"RCP": ""},
     "HFMA2": {"MMA": ""},
     "LDC": {"64": "is_64"},
     "BMOV": {"32": "", "CLEAR": "clears"},
@@ -98,6 +45,7 @@ _MODIFIERS = {
     "WARPSYNC": {"EXCLUSIVE": "", "ALL": ""},
     "BAR": {"SYNC": "", "DEFER_BLOCKING": ""},
     **dict.fromkeys(("FADD", "FMUL", "FFMA"), {"RP": "up", "RM": "down", "FTZ": ""}),
+    **dict.fromkeys(("DADD", "DMUL", "DFMA"), {"RP": "up", "RM": "down"}),
     **dict.fromkeys(("I2F", "I2FP"), {"U32": "unsigned", "S32": "", "RP": "up", "F32": ""}),
     "F2I": {"U32": "unsigned", "TRUNC": "", "FTZ": "", "NTZ": ""},
     "F2F": {"F64": "", "F32": ""},
@@ -121,66 +69,13 @@ class SassError(RuntimeError):
     """Code with something in it that is not known here."""
 
 
-class _Source(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_uint8) for name in ("kind", "negated", "inverted", "absolute")),
-        *((name, ctypes.c_uint32) for name in ("value", "bank")),
-    ]
-
-
-class _Predicate(ctypes.Structure):
-    _fields_ = [("index", ctypes.c_uint8), ("negated", ctypes.c_uint8)]
-
-
-class _Instruction(ctypes.Structure):
-    _fields_ = [
-        ("operation", ctypes.c_uint16),
-        ("guard", _Predicate),
-        *((name, ctypes.c_uint8) for name in ("target", "target_is_uniform", "n_predicates")),
-        ("predicates", ctypes.c_uint8 * 2),
-        *((name, ctypes.c_uint8) for name in ("n_sources", "n_conditions", "comparison", "size")),
-        *((name, ctypes.c_uint8) for name in ("is_signed", "padding")),
-        ("sources", _Source * 4),
-        ("conditions", _Predicate * 3),
-        *((name, ctypes.c_uint32) for name in ("flags", "table", "second_table")),
-        *((name, ctypes.c_int32) for name in ("offset", "to", "immediate")),
-        *((name, ctypes.c_uint8) for name in ("stall", "write_barrier", "read_barrier", "waits")),
-    ]
-
-
-class _Library:
-    """The player, compiled once per process."""
-
-    def __init__(self) -> None:
-        digest = hashlib.sha256(_SOURCE.read_bytes()).hexdigest()[:16]
-        path = build.cache_folder() / f"sass-{digest}.so"
-        if not path.exists():
-            build.compile_library(path, flags=("-frounding-math",), source=_SOURCE)
-        library = ctypes.CDLL(str(path))
-        library.sass_operations.restype = ctypes.c_char_p
-        library.sass_play.restype = ctypes.c_uint64
-        self.play = library.sass_play
-        names = library.sass_operations().decode().split()
-        self.operations = {name: k for k, name in enumerate(names)}
-        latencies = [*(LATENCIES.get(name, _FIXED_LATENCY) for name in names), _READ_LATENCY]
-        self.latencies = np.array(latencies, np.uint16)
-
-
-@functools.cache
-def _library() -> _Library:
-    return _Library()
-
-
-# --- Decoding. ---
-
-
-def _predicate(text: str) -> _Predicate:
+def _predicate(text: str) -> Predicate:
     name = text.lstrip("!")
     number = 7 if name.endswith("T") else int(name[-1])
-    return _Predicate(number + 8 * name.startswith("U"), text.startswith("!"))
+    return Predicate(number + 8 * name.startswith("U"), text.startswith("!"))
 
 
-def _source(text: str, immediate: int) -> _Source:
+def _source(text: str, immediate: int) -> Source:
     """Returns an operand; what is written as a real number is taken from the encoding.
 
     Raises:
@@ -191,14 +86,14 @@ def _source(text: str, immediate: int) -> _Source:
         negated, inverted, absolute, uniform, number = match.groups()
         value = (63 if uniform else 255) if number == "Z" else int(number)
         kind = 2 if uniform else 1
-        return _Source(kind, bool(negated), bool(inverted), bool(absolute), value, 0)
+        return Source(kind, bool(negated), bool(inverted), bool(absolute), value, 0)
     if match := _CONSTANT.fullmatch(text):
         negated, inverted, bank, offset = match.groups()
-        return _Source(4, bool(negated), bool(inverted), 0, int(offset, 16), int(bank, 16))
+        return Source(4, bool(negated), bool(inverted), 0, int(offset, 16), int(bank, 16))
     if re.fullmatch(r"-?0x[0-9a-f]+", text):
-        return _Source(3, 0, 0, 0, int(text, 16) & 0xFFFFFFFF, 0)
+        return Source(3, 0, 0, 0, int(text, 16) & 0xFFFFFFFF, 0)
     if re.fullmatch(r"[-+]?(\d.*|INF|QNAN)", text):
-        return _Source(3, 0, 0, 0, immediate, 0)
+        return Source(3, 0, 0, 0, immediate, 0)
     raise SassError(f"operand {text!r}: expected a register, a constant or a number")
 
 
@@ -207,8 +102,8 @@ def _split(text: str) -> list[str]:
     return [part.strip() for part in re.split(r",(?![^\[(]*[\])])", text) if part.strip()]
 
 
-class _Decoder:
-    """Makes an `_Instruction` of a line of text.
+class Decoder:
+    """Makes an `Instruction` of a line of text.
 
     Args:
         text: Instruction as the disassembler writes it.
@@ -218,9 +113,9 @@ class _Decoder:
     """
 
     def __init__(self, text: str, low: int, high: int, labels: dict[str, int]):
-        self.i, self.labels, self.immediate = _Instruction(), labels, low >> 32
+        self.i, self.labels, self.immediate = Instruction(), labels, low >> 32
         i = self.i
-        i.guard, i.target = _Predicate(7, 0), 255
+        i.guard, i.target = Predicate(7, 0), 255
         i.predicates[0] = i.predicates[1] = 7
         control = high >> 41
         i.stall, i.write_barrier, i.read_barrier = control & 15, control >> 5 & 7, control >> 8 & 7
@@ -234,7 +129,7 @@ class _Decoder:
         self.modifiers = set(modifiers)
         self.operands = _split(rest)
 
-    def decode(self) -> _Instruction:
+    def decode(self) -> Instruction:
         """Returns the instruction.
 
         Raises:
@@ -320,9 +215,9 @@ class _Decoder:
                 raise SassError(f"{self.stem}.{modifier}: expected one of {sorted(known)}")
             for flag in known[modifier].split():
                 self.i.flags |= _FLAG[flag]
-        if name not in _library().operations:
+        if name not in library().operations:
             raise SassError(f"{name}: expected an instruction that is known here")
-        self.i.operation = _library().operations[name]
+        self.i.operation = library().operations[name]
 
     def _target(self, text: str) -> None:
         source = _source(text, 0)
@@ -368,11 +263,12 @@ class _Decoder:
             "LEA": {"HI": "LEA_HI"},
             "I2F": {"F64": "I2F_64"},
             "F2I": {"F64": "F2I_64"},
+            "MUFU": {"RCP": "MUFU_RCP", "RCP64H": "MUFU_RCP64"},
         }.get(self.stem, {})
         for modifier in self.modifiers & set(special):
             self.modifiers.remove(modifier)
             return special[modifier]
-        same = {"VIADD": "IADD3", "I2FP": "I2F", "F2F": "F2F_64", "MUFU": "MUFU_RCP"}
+        same = {"VIADD": "IADD3", "I2FP": "I2F", "F2F": "F2F_64"}
         return same.get(self.stem, self.stem)
 
     def _access(self) -> None:
@@ -434,157 +330,3 @@ class _Decoder:
         else:
             self._operation("BMOV_GET")
             self._target(operands[0])
-
-
-# --- Programs. ---
-
-
-def _disassembled(cubin: Path) -> str:
-    try:
-        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
-    except importlib.metadata.PackageNotFoundError as error:
-        raise SassError(f"{error}; pip install nvidia-cuda-nvdisasm") from error
-    program = next(file.locate() for file in files if file.name == "nvdisasm")
-    os.chmod(program, 0o755)  # An installer may have left that out.
-    command = [str(program), "-c", "-hex", str(cubin)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode:
-        raise SassError(f"{' '.join(command)}: expected a disassembly, got {result.stderr}")
-    return result.stdout
-
-
-class Program:
-    """The kernels of a file, decoded.
-
-    Args:
-        cubin: The file, of code for sm_90.
-
-    Attributes:
-        code: By kernel: its instructions.
-        text: By kernel: the same, as text.
-        functions: By kernel: names and first instructions of what it calls, and of itself.
-
-    Raises:
-        SassError: There is no disassembler, or something in the code is not known.
-    """
-
-    def __init__(self, cubin: Path):
-        self._elf = Elf(cubin.read_bytes())
-        self.code: dict[str, ctypes.Array[_Instruction]] = {}
-        self.text: dict[str, list[str]] = {}
-        self.functions: dict[str, list[tuple[str, int]]] = {}
-        for part in re.split(r"\n\s*\.section\s+\.text\.", _disassembled(cubin))[1:]:
-            self._add(re.match(r"\w+", part)[0], part)  # type: ignore[index]
-        self._globals = np.frombuffer(self._elf.section(".nv.global.init") + bytes(64), np.uint8)
-        self.addresses = self._relocated()
-
-    def _add(self, kernel: str, text: str) -> None:
-        lines: list[tuple[str, int]] = []
-        upper: list[int] = []
-        labels: dict[str, int] = {}
-        for line in text.splitlines():
-            if match := re.match(r"([.$\w]+):$", line.strip()):
-                labels[match[1]] = len(lines)
-            elif match := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);\s*/\* 0x(\w+) \*/", line):
-                lines.append((match[1], int(match[2], 16)))
-            elif match := re.match(r"\s*/\* 0x(\w+) \*/$", line):
-                upper.append(int(match[1], 16))
-        self.text[kernel] = [line for line, _ in lines]
-        self.code[kernel] = (_Instruction * len(lines))(
-            *(
-                _Decoder(line, low, high, labels).decode()
-                for (line, low), high in zip(lines, upper, strict=True)
-            )
-        )
-        names = (name for name in labels if name == kernel or name.startswith("$"))
-        self.functions[kernel] = sorted(
-            ((name, labels[name]) for name in names), key=lambda pair: pair[1]
-        )
-
-    def _relocated(self) -> np.ndarray:
-        """Returns constant bank 4: the addresses of global variables."""
-        bank = bytearray(self._elf.section(".nv.constant4") + bytes(16))
-        symbols = self._elf.symbols()
-        for offset, what, more in struct.iter_unpack(
-            "<QQq", self._elf.section(".rela.nv.constant4")
-        ):
-            address = self._globals.ctypes.data + symbols[what >> 32].value + more
-            struct.pack_into("<Q", bank, offset, address)
-        return np.frombuffer(bytes(bank), np.uint8)
-
-    def tables(self, kernel: str) -> np.ndarray:
-        """Returns constant bank 2 of a kernel: where indirect jumps go."""
-        return np.frombuffer(self._elf.section(f".nv.constant2.{kernel}") + bytes(16), np.uint8)
-
-
-class SassKernels:
-    """The kernels of a game, played on a CPU; as `build.Kernels`.
-
-    Args:
-        game: The game.
-
-    Attributes:
-        program: The code.
-        sizes: See `build.Kernels`.
-    """
-
-    def __init__(self, game: Game):
-        self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
-        self.forget()
-        self.sizes = build._sizes(self, torch.device("cpu"))
-
-    def forget(self) -> None:
-        """Begins to count anew."""
-        self._counts = {
-            name: np.zeros((len(code), 3), np.uint64) for name, code in self.program.code.items()
-        }
-
-    def counts(self, kernel: str) -> np.ndarray:
-        """Returns [instructions, 3] int64: issue slots, threads in them, cycles."""
-        return self._counts[kernel].astype(np.int64)
-
-    def launch(
-        self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
-    ) -> None:
-        """Plays a kernel."""
-        constants = np.zeros(_CONSTANTS, np.uint8)
-        at = _PARAMETERS
-        for argument in arguments:
-            raw = np.frombuffer(argument.tobytes(), np.uint8)
-            at = -(-at // len(raw)) * len(raw)
-            constants[at : at + len(raw)] = raw
-            at += len(raw)
-        library = _library()
-        arrays = (
-            constants,
-            self.program.tables(name),
-            self.program.addresses,
-            library.latencies,
-            self._counts[name],
-        )
-        pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        library.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared)
-
-
-@contextlib.contextmanager
-def played() -> Iterator[Callable[[str], SassKernels]]:
-    """Lets environments on the CPU run on kernels that are played; gives those of a game."""
-    found: dict[tuple[str, ...], SassKernels] = {}
-
-    def kernels_of(game: Game) -> SassKernels:
-        key = build.defines(game)
-        if key not in found:
-            found[key] = SassKernels(game)
-        return found[key]
-
-    before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)
-    build.device_kernels = lambda games, device: [kernels_of(game) for game in games]
-    os.environ[build.GRID_VARIABLE] = "1"
-    try:
-        yield lambda name: kernels_of(find_game(name))
-    finally:
-        build.device_kernels = before
-        if variable is None:
-            del os.environ[build.GRID_VARIABLE]
-        else:
-            os.environ[build.GRID_VARIABLE] = variable

@@ -1,0 +1,98 @@
+// The instructions that read and write memory.
+#pragma once
+
+#include "arithmetic.h"
+
+namespace sass {
+
+class Memory : public Arithmetic {
+ protected:
+  Memory(Program& program, u8* shared) : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()) {}
+
+  // Carries out the instruction if it is one of these; returns whether it is.
+  bool access(u64& more_lines) {
+    const Instruction& i = *i_;
+    switch (static_cast<Operation>(i.operation)) {
+      case LD: case LDL: case LDS: more_lines = load(static_cast<Operation>(i.operation)); break;
+      case ST: case STL: case STS: store(static_cast<Operation>(i.operation)); break;
+      case LDC: {
+        const Words index = source(0);
+        Longs values{};
+        for_each(mask_, [&](int l) {
+          std::memcpy(&values[l], program_.bank(i.table) + index[l] + i.offset, i.flags & kIs64 ? 8 : 4);
+        });
+        if (i.flags & kIs64) {
+          set(values);
+        } else {
+          set_words([&](int l) { return static_cast<u32>(values[l]); });
+        }
+        break;
+      }
+      default: return false;
+    }
+    return true;
+  }
+
+ private:
+  u8* place(int lane, u64 address, Operation space) const {
+    if (space == LDL || space == STL) address = kLocal + static_cast<u32>(address);
+    if (space == LDS || space == STS) address = kShared + static_cast<u32>(address);
+    if (address - kLocal < kLocalBytes) return local_.get() + static_cast<u64>(lane) * kLocalBytes + (address - kLocal);
+    if (address - kShared < kSharedBytes) return shared_ + (address - kShared);
+    return reinterpret_cast<u8*>(address);
+  }
+
+  Longs addresses(Operation space) const {
+    Longs found{};
+    const bool is_long = space == LD || space == ST;
+    if (is_long) {
+      found = pairs(i_->sources[0]);
+    } else {
+      const Words words = raw(i_->sources[0]);
+      for_all([&](int l) { found[l] = words[l]; });
+    }
+    for_all([&](int l) { found[l] += static_cast<u64>(static_cast<s64>(i_->offset)); });
+    return found;
+  }
+
+  // Returns how many lines of memory beyond the first one are touched.
+  u64 load(Operation space) {
+    Longs from = addresses(space);
+    if (i_->n_sources > 1) {
+      const Words more = raw(i_->sources[1]);
+      for_all([&](int l) { from[l] += more[l]; });
+    }
+    std::vector<u64> lines;
+    for_each(mask_, [&](int l) {
+      u32 words[4] = {0, 0, 0, 0};
+      const u8* at = place(l, from[l], space);
+      std::memcpy(words, at, i_->size);
+      if (i_->is_signed) words[0] = static_cast<u32>(i_->size == 1 ? static_cast<int8_t>(words[0]) : static_cast<s16>(words[0]));
+      for (u32 k = 0; k < (i_->size + 3u) / 4 && i_->target != kZero; ++k) registers_[i_->target + k][l] = words[k];
+      // Local words of the same number lie side by side.
+      const bool is_local = space == LDL || from[l] - kLocal < kLocalBytes;
+      lines.push_back(is_local ? static_cast<u32>(from[l]) / 4 + (1ull << 60) : from[l] / 128);
+    });
+    std::sort(lines.begin(), lines.end());
+    return static_cast<u64>(std::unique(lines.begin(), lines.end()) - lines.begin()) - 1;
+  }
+
+  void store(Operation space) {
+    const Longs to = addresses(space);
+    Words words[4];
+    for (u32 k = 0; k < (i_->size + 3u) / 4; ++k) {
+      Source part = i_->sources[1];
+      if (part.kind == kRegister && part.value != kZero) part.value += k;
+      words[k] = raw(part);
+    }
+    for_each(mask_, [&](int l) {
+      const u32 values[4] = {words[0][l], words[1][l], words[2][l], words[3][l]};
+      std::memcpy(place(l, to[l], space), values, i_->size);
+    });
+  }
+
+  u8* shared_;
+  std::unique_ptr<u8[]> local_;
+};
+
+}  // namespace sass

@@ -1,0 +1,52 @@
+// Plays machine code of NVIDIA's GPUs (SASS of sm_90) on a CPU; `decoder.py` decodes it.
+//
+// What an instruction does is taken from its name (CUDA Binary Utilities, chapter 4) and from trying
+// it out: kernels of this project that are played here give the same bytes as the CPU core.
+//
+// A warp's threads go on together as a path until a branch parts them. They meet again where a
+// convergence barrier says so: BSSY notes who is there, BSYNC waits for all of those, BREAK takes
+// threads off. So it shows which threads of a warp work together, given these barriers, and what
+// that costs in issue slots. The cycles are a model: an instruction waits for the stalls and
+// scoreboards that the compiler has encoded, with latencies that are assumed.
+#include "warp.h"
+
+using namespace sass;
+
+template <class T>
+static void put(u8* constants, u32 at, T value) {
+  std::memcpy(constants + at, &value, sizeof(value));
+}
+
+extern "C" __attribute__((visibility("default"))) const char* sass_operations() { return kNames; }
+
+// Plays a kernel; returns the cycles of all warps. `latencies` are those of the operations, and then
+// of reading a register that is about to be overwritten.
+extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instruction* code, const u8* constants,
+                                                               const u8* tables, const u8* addresses,
+                                                               const u16* latencies, Count* counts, s32 n_blocks,
+                                                               s32 n_threads, s32 n_shared) {
+  Program program{code, {}, tables, addresses, latencies, counts};
+  std::memcpy(program.constants, constants, kConstants);
+  put(program.constants, 0x0, n_threads);
+  put(program.constants, 0x20, kLocal);
+  put(program.constants, 0x28, kLocalBytes - 64);
+  u64 cycles = 0;
+  for (s32 block = 0; block < n_blocks; ++block) {
+    std::vector<u8> shared(static_cast<size_t>(n_shared) + 0x400);
+    std::vector<std::unique_ptr<Warp>> warps;
+    for (s32 first = 0; first < n_threads; first += 32) {
+      warps.push_back(std::make_unique<Warp>(program, shared.data(), static_cast<u32>(block), static_cast<u32>(first),
+                                             static_cast<u32>(n_threads - first)));
+    }
+    for (bool is_running = true; is_running;) {
+      is_running = false;
+      for (auto& warp : warps) {
+        if (warp->waits_for_block()) warp->pass_block_barrier();
+        warp->run();
+        is_running |= !warp->has_ended();
+      }
+    }
+    for (auto& warp : warps) cycles += warp->cycles();
+  }
+  return cycles;
+}

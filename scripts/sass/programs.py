@@ -1,0 +1,179 @@
+"""Kernels from files with code for a GPU, and environments that run on them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.metadata
+import os
+import re
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from rlbatch.envs.atari import build, find_game
+from rlbatch.envs.atari.games import Game
+from scripts.elf import Elf
+from scripts.sass import player
+from scripts.sass.decoder import Decoder, SassError
+from scripts.sass.player import Instruction
+
+ARCHITECTURE = "sm_90"
+
+_PARAMETERS = 0x210  # Where a kernel's parameters begin in constant bank 0.
+_CONSTANTS = 0x400
+
+
+def _disassembled(cubin: Path) -> str:
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError as error:
+        raise SassError(f"{error}; pip install nvidia-cuda-nvdisasm") from error
+    program = next(file.locate() for file in files if file.name == "nvdisasm")
+    os.chmod(program, 0o755)  # An installer may have left that out.
+    command = [str(program), "-c", "-hex", str(cubin)]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode:
+        raise SassError(f"{' '.join(command)}: expected a disassembly, got {result.stderr}")
+    return result.stdout
+
+
+class Program:
+    """The kernels of a file, decoded.
+
+    Args:
+        cubin: The file, of code for sm_90.
+
+    Attributes:
+        code: By kernel: its instructions.
+        text: By kernel: the same, as text.
+        functions: By kernel: names and first instructions of what it calls, and of itself.
+
+    Raises:
+        SassError: There is no disassembler, or something in the code is not known.
+    """
+
+    def __init__(self, cubin: Path):
+        self._elf = Elf(cubin.read_bytes())
+        self.code: dict[str, ctypes.Array[Instruction]] = {}
+        self.text: dict[str, list[str]] = {}
+        self.functions: dict[str, list[tuple[str, int]]] = {}
+        for part in re.split(r"\n\s*\.section\s+\.text\.", _disassembled(cubin))[1:]:
+            self._add(re.match(r"\w+", part)[0], part)  # type: ignore[index]
+        self._globals = np.frombuffer(self._elf.section(".nv.global.init") + bytes(64), np.uint8)
+        self.addresses = self._relocated()
+
+    def _add(self, kernel: str, text: str) -> None:
+        lines: list[tuple[str, int]] = []
+        upper: list[int] = []
+        labels: dict[str, int] = {}
+        for line in text.splitlines():
+            if match := re.match(r"([.$\w]+):$", line.strip()):
+                labels[match[1]] = len(lines)
+            elif match := re.match(r"\s+/\*[0-9a-f]+\*/\s+(.*?);\s*/\* 0x(\w+) \*/", line):
+                lines.append((match[1], int(match[2], 16)))
+            elif match := re.match(r"\s*/\* 0x(\w+) \*/$", line):
+                upper.append(int(match[1], 16))
+        self.text[kernel] = [line for line, _ in lines]
+        self.code[kernel] = (Instruction * len(lines))(
+            *(
+                Decoder(line, low, high, labels).decode()
+                for (line, low), high in zip(lines, upper, strict=True)
+            )
+        )
+        names = (name for name in labels if name == kernel or name.startswith("$"))
+        self.functions[kernel] = sorted(
+            ((name, labels[name]) for name in names), key=lambda pair: pair[1]
+        )
+
+    def _relocated(self) -> np.ndarray:
+        """Returns constant bank 4: the addresses of global variables."""
+        bank = bytearray(self._elf.section(".nv.constant4") + bytes(16))
+        symbols = self._elf.symbols()
+        for offset, what, more in struct.iter_unpack(
+            "<QQq", self._elf.section(".rela.nv.constant4")
+        ):
+            address = self._globals.ctypes.data + symbols[what >> 32].value + more
+            struct.pack_into("<Q", bank, offset, address)
+        return np.frombuffer(bytes(bank), np.uint8)
+
+    def tables(self, kernel: str) -> np.ndarray:
+        """Returns constant bank 2 of a kernel: where indirect jumps go."""
+        return np.frombuffer(self._elf.section(f".nv.constant2.{kernel}") + bytes(16), np.uint8)
+
+
+class SassKernels:
+    """The kernels of a game, played on a CPU; as `build.Kernels`.
+
+    Args:
+        game: The game.
+
+    Attributes:
+        program: The code.
+        sizes: See `build.Kernels`.
+    """
+
+    def __init__(self, game: Game):
+        self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
+        self.forget()
+        self.sizes = build._sizes(self, torch.device("cpu"))
+
+    def forget(self) -> None:
+        """Begins to count anew."""
+        self._counts = {
+            name: np.zeros((len(code), 3), np.uint64) for name, code in self.program.code.items()
+        }
+
+    def counts(self, kernel: str) -> np.ndarray:
+        """Returns [instructions, 3] int64: issue slots, threads in them, cycles."""
+        return self._counts[kernel].astype(np.int64)
+
+    def launch(
+        self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
+    ) -> None:
+        """Plays a kernel."""
+        constants = np.zeros(_CONSTANTS, np.uint8)
+        at = _PARAMETERS
+        for argument in arguments:
+            raw = np.frombuffer(argument.tobytes(), np.uint8)
+            at = -(-at // len(raw)) * len(raw)
+            constants[at : at + len(raw)] = raw
+            at += len(raw)
+        library = player.library()
+        arrays = (
+            constants,
+            self.program.tables(name),
+            self.program.addresses,
+            library.latencies,
+            self._counts[name],
+        )
+        pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
+        library.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared)
+
+
+@contextlib.contextmanager
+def played() -> Iterator[Callable[[str], SassKernels]]:
+    """Lets environments on the CPU run on kernels that are played; gives those of a game."""
+    found: dict[tuple[str, ...], SassKernels] = {}
+
+    def kernels_of(game: Game) -> SassKernels:
+        key = build.defines(game)
+        if key not in found:
+            found[key] = SassKernels(game)
+        return found[key]
+
+    before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)
+    build.device_kernels = lambda games, device: [kernels_of(game) for game in games]
+    os.environ[build.GRID_VARIABLE] = "1"
+    try:
+        yield lambda name: kernels_of(find_game(name))
+    finally:
+        build.device_kernels = before
+        if variable is None:
+            del os.environ[build.GRID_VARIABLE]
+        else:
+            os.environ[build.GRID_VARIABLE] = variable
