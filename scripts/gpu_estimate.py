@@ -2,8 +2,8 @@
 
     python -m scripts.gpu_estimate --games pong breakout
 
-plays a warp of 32 environments in random play (see `scripts.sass`), checks that what comes out is what
-the CPU core gives, and counts, per emulated frame of one environment:
+plays a warp of 32 environments in random play (see `scripts.sass`), checks that what comes out is
+what the CPU core gives, and counts, per emulated frame of one environment:
 
 - `step_slots`, `observe_slots`: issue slots, which are instructions of a warp, of the kernels that
   step and that make the observations;
