@@ -141,21 +141,7 @@ RLB_FN void touch_hot_spot(CartState& cart, u32 offset) {
   }
 }
 
-// Where in the ROM a program byte is.
-template <Cart kKind>
-RLB_HOT u32 rom_offset(const CartState& cart, u32 address) {
-  if constexpr (kKind == Cart::k2K || kKind == Cart::k4K) {
-    return address & 0xfff;
-  } else if constexpr (kKind == Cart::kE0) {
-    return cart.slice[(address >> 10) & 3] * 1024u + (address & 0x3ff);
-  } else if constexpr (kKind == Cart::kFE) {  // The bank is address line 13.
-    return (address & 0x2000 ? 0u : 4096u) + (address & 0xfff);
-  } else {
-    return cart.bank * 4096u + (address & 0xfff);
-  }
-}
-
-// The banks that are switched in, and where a program byte is by them.
+// The banks that are switched in, in a register.
 template <Cart kKind>
 RLB_HOT u32 packed_banks(const CartState& cart) {
   if constexpr (kKind == Cart::kE0) {
@@ -164,17 +150,23 @@ RLB_HOT u32 packed_banks(const CartState& cart) {
   return cart.bank * 4096u;
 }
 
+// Where in the ROM a program byte is.
 template <Cart kKind>
 RLB_HOT u32 offset_in(u32 banks, u32 address) {
   if constexpr (kKind == Cart::k2K || kKind == Cart::k4K) {
     return address & 0xfff;
   } else if constexpr (kKind == Cart::kE0) {
     return (banks >> (address >> 7 & 24) & 0xff) * 1024u + (address & 0x3ff);
-  } else if constexpr (kKind == Cart::kFE) {
+  } else if constexpr (kKind == Cart::kFE) {  // The bank is address line 13.
     return (address & 0x2000 ? 0u : 4096u) + (address & 0xfff);
   } else {
     return banks + (address & 0xfff);
   }
+}
+
+template <Cart kKind>
+RLB_HOT u32 rom_offset(const CartState& cart, u32 address) {
+  return offset_in<kKind>(packed_banks<kKind>(cart), address);
 }
 
 // Whether a byte is plain ROM.
