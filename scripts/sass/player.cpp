@@ -19,12 +19,21 @@ static void put(u8* constants, u32 at, T value) {
 
 extern "C" __attribute__((visibility("default"))) const char* sass_operations() { return kNames; }
 
+static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
+  const auto all = [&](auto&& holds) { return std::all_of(warps.begin(), warps.end(), holds); };
+  while (!all([](auto& warp) { return warp->has_ended(); })) {
+    for (auto& warp : warps) warp->run();
+    if (!all([](auto& warp) { return warp->has_ended() || warp->waits_for_block(); })) continue;
+    for (auto& warp : warps) warp->pass_block_barrier();
+  }
+}
+
 // Plays a kernel; returns the cycles of all warps. `latencies` are those of the operations, and then
-// of reading a register that is about to be overwritten.
+// of reading a register that is about to be overwritten. For `seed` see `Warp`.
 extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instruction* code, const u8* constants,
                                                                const u8* tables, const u8* addresses,
                                                                const u16* latencies, Count* counts, s32 n_blocks,
-                                                               s32 n_threads, s32 n_shared) {
+                                                               s32 n_threads, s32 n_shared, u32 seed) {
   Program program{code, {}, tables, addresses, latencies, counts};
   std::memcpy(program.constants, constants, kConstants);
   put(program.constants, 0x0, n_threads);
@@ -35,17 +44,11 @@ extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instructio
     std::vector<u8> shared(static_cast<size_t>(n_shared) + 0x400);
     std::vector<std::unique_ptr<Warp>> warps;
     for (s32 first = 0; first < n_threads; first += 32) {
+      const u32 of_warp = seed ? seed + static_cast<u32>(block * n_threads + first) : 0;
       warps.push_back(std::make_unique<Warp>(program, shared.data(), static_cast<u32>(block), static_cast<u32>(first),
-                                             static_cast<u32>(n_threads - first)));
+                                             static_cast<u32>(n_threads - first), of_warp));
     }
-    for (bool is_running = true; is_running;) {
-      is_running = false;
-      for (auto& warp : warps) {
-        if (warp->waits_for_block()) warp->pass_block_barrier();
-        warp->run();
-        is_running |= !warp->has_ended();
-      }
-    }
+    play_block(warps);
     for (auto& warp : warps) cycles += warp->cycles();
   }
   return cycles;

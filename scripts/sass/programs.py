@@ -111,13 +111,15 @@ class SassKernels:
 
     Args:
         game: The game.
+        seed: See `played`.
 
     Attributes:
         program: The code.
         sizes: See `build.Kernels`.
     """
 
-    def __init__(self, game: Game):
+    def __init__(self, game: Game, seed: int = 0):
+        self._seed = seed
         self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
         self.forget()
         self.sizes = build._sizes(self, torch.device("cpu"))
@@ -152,18 +154,23 @@ class SassKernels:
             self._counts[name],
         )
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        library.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared)
+        library.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared, self._seed)
 
 
 @contextlib.contextmanager
-def played() -> Iterator[Callable[[str], SassKernels]]:
-    """Lets environments on the CPU run on kernels that are played; gives those of a game."""
+def played(seed: int = 0) -> Iterator[Callable[[str], SassKernels]]:
+    """Lets environments on the CPU run on kernels that are played; gives those of a game.
+
+    Args:
+        seed: If not 0, threads of a warp that have parted take turns at random, so that it shows
+            where one of them relies on what another has done; counts mean less then.
+    """
     found: dict[tuple[str, ...], SassKernels] = {}
 
     def kernels_of(game: Game) -> SassKernels:
         key = build.defines(game)
         if key not in found:
-            found[key] = SassKernels(game)
+            found[key] = SassKernels(game, seed)
         return found[key]
 
     before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)

@@ -17,7 +17,9 @@ class Registers {
       case kRegister:
         if (s.value != kZero) words = registers_[s.value];
         break;
-      case kUniform: for_all([&](int l) { words[l] = s.value == kUniformZero ? 0 : uniform_[s.value]; }); break;
+      case kUniform:
+        if (s.value != kUniformZero) words = uniform_[s.value];
+        break;
       case kImmediate: for_all([&](int l) { words[l] = s.value; }); break;
       case kConstant: {
         u32 value;
@@ -77,27 +79,26 @@ class Registers {
   u32 condition(const Predicate& p) const { return p.negated ? ~predicates_[p.index] : predicates_[p.index]; }
   // --- Results, of the threads that take part. ---
 
-  void set(const Words& words) {
-    if (i_->target_is_uniform) {
-      if (i_->target != kUniformZero) uniform_[i_->target] = words[__builtin_ctz(mask_)];
-    } else if (i_->target != kZero) {
-      Words& to = registers_[i_->target];
-      for_all([&](int l) { to[l] = mask_ >> l & 1 ? words[l] : to[l]; });
-    }
-  }
+  void set(const Words& words) { set(i_->target, words); }
 
   void set(const Longs& longs) {
-    if (i_->target_is_uniform) {
-      if (i_->target == kUniformZero) return;
-      const u64 value = longs[__builtin_ctz(mask_)];
-      uniform_[i_->target] = static_cast<u32>(value);
-      uniform_[i_->target + 1] = static_cast<u32>(value >> 32);
-    } else if (i_->target != kZero) {
-      for_each(mask_, [&](int l) {
-        registers_[i_->target][l] = static_cast<u32>(longs[l]);
-        registers_[i_->target + 1u][l] = static_cast<u32>(longs[l] >> 32);
-      });
-    }
+    Words low, high;
+    for_all([&](int l) {
+      low[l] = static_cast<u32>(longs[l]);
+      high[l] = static_cast<u32>(longs[l] >> 32);
+    });
+    set(i_->target, low);
+    set(i_->target + 1u, high);
+  }
+
+  void set(u32 target, const Words& words) {
+    if (target >= (i_->target_is_uniform ? kUniformZero : kZero)) return;
+    Words& to = i_->target_is_uniform ? uniform_[target] : registers_[target];
+    const u32 first = words[__builtin_ctz(mask_)];
+    for_all([&](int l) {
+      const u32 value = i_->target_is_uniform ? first : words[l];
+      to[l] = mask_ >> l & 1 ? value : to[l];
+    });
   }
 
   template <class Of>
@@ -122,7 +123,9 @@ class Registers {
   const Instruction* i_ = nullptr;
   u32 mask_ = 0;  // The threads that take part in the instruction.
   Words registers_[256]{};
-  u32 uniform_[64]{};
+  // A GPU has one of these for a warp. Here each thread has its own: it is not documented that no other
+  // threads may run between setting and reading one, but compilers count on it.
+  Words uniform_[64]{};
   u32 predicates_[16]{};  // Of the threads 0 to 6, of the warp 8 to 14; 7 and 15 are true.
 };
 

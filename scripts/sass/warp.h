@@ -20,19 +20,22 @@ struct Waiting {
 
 class Warp : private Memory {
  public:
-  Warp(Program& program, u8* shared, u32 block, u32 first_thread, u32 n_threads)
-      : Memory(program, shared), block_(block), first_thread_(first_thread) {
+  // With a seed, threads that have parted take turns at random, as a GPU may let them, and so do warps.
+  Warp(Program& program, u8* shared, u32 block, u32 first_thread, u32 n_threads, u32 seed)
+      : Memory(program, shared), block_(block), first_thread_(first_thread), is_random_(seed != 0), random_(seed) {
     live_ = n_threads >= 32 ? ~0u : (1u << n_threads) - 1;
     ready_.push_back({0, live_});
   }
 
-  // Runs to the end, or until all wait for the block.
+  // Runs to the end, until all wait for the block, or until another warp's turn comes.
   void run() {
     for (;;) {
       while (!ready_.empty()) {
-        path_ = ready_.back();
-        ready_.pop_back();
+        take_path();
         while (path_.mask && step()) {
+          if (!steps_aside()) continue;
+          ready_.push_back(path_);
+          return;
         }
         while (let_meet()) {
         }
@@ -50,6 +53,7 @@ class Warp : private Memory {
   }
 
   void pass_block_barrier() {
+    if (has_ended()) return;
     u32 mask = 0;
     const s32 at = waiting_[0].at;
     for (const Waiting& one : waiting_) mask |= one.mask;
@@ -59,6 +63,14 @@ class Warp : private Memory {
   u64 cycles() const { return now_; }
 
  private:
+  void take_path() {
+    if (is_random_) std::swap(ready_.back(), ready_[random_() % ready_.size()]);
+    path_ = ready_.back();
+    ready_.pop_back();
+  }
+
+  bool steps_aside() { return is_random_ && random_() % (ready_.empty() ? 128 : 8) == 0; }
+
   // Those that go elsewhere become paths of their own.
   void part(u32 going, const Words& where) {
     if (path_.mask & ~going) ready_.push_back({path_.at, path_.mask & ~going});
@@ -244,6 +256,8 @@ class Warp : private Memory {
   }
 
   u32 block_, first_thread_;
+  bool is_random_;
+  std::mt19937 random_;
   u32 live_ = 0;  // The threads that have not ended.
   Path path_{};
   Words barriers_[16]{};  // Of each thread, whom it waits for.

@@ -16,18 +16,23 @@ from scripts.sass.decoder import Decoder  # noqa: E402
 
 N_ENVS = 32
 
-# Beside Pong's 2K: banks, banks with RAM, and a chip that divides doubles.
+# Beside Pong's 2K: banks, banks with RAM, and a chip that divides doubles. A seed other than 0 has
+# the threads of a warp take turns at random.
 SLOW = ("ms_pacman", "klax", "pitfall2")
-CASES = ["pong", *(pytest.param(game, marks=pytest.mark.slow) for game in SLOW)]
+CASES = [
+    ("pong", 0),
+    ("pong", 1),
+    *(pytest.param(game, 2, marks=pytest.mark.slow) for game in SLOW),
+]
 
 
-@pytest.mark.parametrize("game", CASES)
-def test_machine_code_does_what_the_cpu_core_does(game, monkeypatch) -> None:
+@pytest.mark.parametrize(("game", "seed"), CASES)
+def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> None:
     monkeypatch.setenv(build.GRID_VARIABLE, "0")
     native = AtariEnv(game, N_ENVS, seed=1, decorrelate_steps=40)
     native.reset()
     rng = np.random.default_rng(1)
-    with sass.played() as kernels_of:
+    with sass.played(seed) as kernels_of:
         env = AtariEnv(game, N_ENVS, seed=1)
         env.reset()
         env.set_state(None, native.get_state())
