@@ -1,7 +1,8 @@
 """Raw Atari frames per second of the kernels, by number of environments, game and use.
 
 Each figure is the median of some rounds, each between two synchronisations. A raw frame is one of
-the console: four per step. Three uses:
+the console: four per step. Environments begin at a reset and have then come apart for some steps;
+few episodes end so early. Three uses:
 
 - `emulation`: the RAM is observed, nothing is drawn;
 - `observations`: 84x84 gray, stacks of 4, uint8;
@@ -56,8 +57,8 @@ class Config:
     """Those numbers."""
     n_steps: int = 4
     """Steps of a round."""
-    n_warm_up: int = 2
-    """Steps before the first round."""
+    n_warm_up: int = 40
+    """Steps before the first round, in which environments come apart."""
     rounds: int = 3
     """Rounds."""
     device: str = "cuda"
@@ -96,9 +97,7 @@ def actor(env: AtariEnv, use: str, device: str) -> Callable[[DictTensor], DictTe
 def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float:
     """Measures one game; returns raw frames per second."""
     obs_type = "ram" if use == "emulation" else "pixels"
-    env = AtariEnv(
-        game, n_envs, device=config.device, seed=0, obs_type=obs_type, decorrelate_steps=8
-    )
+    env = AtariEnv(game, n_envs, device=config.device, seed=0, obs_type=obs_type)
     observation, _ = env.reset()
     act = actor(env, use, config.device)
 
@@ -122,7 +121,7 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
 @torch.no_grad()
 def graph_gain(game: str, n_envs: int, config: Config) -> float:
     """Returns how many times faster agent and environment step as a CUDA graph than without one."""
-    env = AtariEnv(game, n_envs, device=config.device, seed=0, decorrelate_steps=8)
+    env = AtariEnv(game, n_envs, device=config.device, seed=0)
     observation, _ = env.reset()
     act = actor(env, "agent", config.device)
     static = observation.clone()
@@ -142,7 +141,7 @@ def graph_gain(game: str, n_envs: int, config: Config) -> float:
     side = torch.cuda.Stream(config.device)
     side.wait_stream(torch.cuda.current_stream(config.device))
     with torch.cuda.stream(side):
-        for _ in range(3):  # Libraries allocate before a capture.
+        for _ in range(config.n_warm_up):  # Libraries allocate before a capture.
             step()
     torch.cuda.current_stream(config.device).wait_stream(side)
     graph = torch.cuda.CUDAGraph()
@@ -155,9 +154,11 @@ def graph_gain(game: str, n_envs: int, config: Config) -> float:
 
 def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     """Returns the seconds that each kernel takes per step, with observations."""
-    env = AtariEnv(game, config.n_envs, device=config.device, seed=0, decorrelate_steps=8)
+    env = AtariEnv(game, config.n_envs, device=config.device, seed=0)
     env.reset()
     act = actor(env, "observations", config.device)
+    for _ in range(config.n_warm_up):
+        env.step(act(DictTensor({})))
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
         for _ in range(config.n_steps):
             env.step(act(DictTensor({})))
@@ -222,27 +223,27 @@ def over_games(report: Report, figures: dict[tuple[str, str, int], float], confi
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object."""
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
-    compile_all(config, report)
-    env = AtariEnv(config.games[0], 2, device=config.device)
-    report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
-    report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
-    env.close()
-    cases = [("observations", game, config.n_envs) for game in config.games]
-    cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
+    cases = [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
     cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
+    cases += [("observations", game, config.n_envs) for game in config.games]
     figures: dict[tuple[str, str, int], float] = {}
     try:
+        compile_all(config, report)
+        env = AtariEnv(config.games[0], 2, device=config.device)
+        report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
+        report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
+        env.close()
+        for game in config.sweep_games:
+            measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
+        for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
+            game = config.sweep_games[0]
+            measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
         for use, game, n_envs in dict.fromkeys(cases):
             name = f"fps/{use}/{game}/{n_envs}"
             figure = measured(report, name, frames_per_second, game, n_envs, use, config)
             if figure is not None:
                 figures[use, game, n_envs] = figure
                 report.row(use, game, n_envs, f"{figure:,.0f}")
-        for game in config.sweep_games:
-            measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
-        for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
-            game = config.sweep_games[0]
-            measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
     except KeyboardInterrupt:
         print("interrupted")
     over_games(report, figures, config)

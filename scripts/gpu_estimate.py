@@ -8,7 +8,8 @@ what the CPU core gives, and counts, per emulated frame of one environment:
 - `step_slots`, `observe_slots`: issue slots, which are instructions of a warp, of the kernels that
   step and that make the observations;
 - `threads`: how many of a warp's 32 threads work in a slot of the former, on average;
-- `step_cycles`: cycles of a warp, by a model of its stalls, for a frame of all its environments.
+- `step_cycles`: cycles of a warp, by a model of its stalls, for a frame of all its environments;
+  `shares`: of these, by function.
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
 warps each, which is what 32,768 environments are, that never wait for each other, and if the
@@ -20,16 +21,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import statistics
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import tyro
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import AtariEnv, build
+from rlbatch.envs.atari import AtariEnv
 from scripts import sass
 
 # An H100 SXM. Source: NVIDIA H100 Tensor Core GPU Architecture (2022), table 3: multiprocessors and
@@ -54,13 +55,12 @@ class Config:
     """Of a scheduler's slots, when observations are made."""
 
 
-def count(game: str, config: Config) -> dict[str, float]:
+def count(game: str, config: Config) -> dict[str, Any]:
     """Plays one warp; returns the counts per frame of an environment.
 
     Raises:
         SassError: The code cannot be played, or what it gives is not what the CPU core gives.
     """
-    os.environ[build.GRID_VARIABLE] = "0"
     native = AtariEnv(game, _WARP, seed=0, decorrelate_steps=config.n_before)
     native.reset()
     rng = np.random.default_rng(0)
@@ -75,6 +75,7 @@ def count(game: str, config: Config) -> dict[str, float]:
             action = torch.from_numpy(rng.integers(0, env.action_space.n, _WARP))
             env.step(DictTensor({"action": action}))
             native.step(DictTensor({"action": action}))
+        shares = kernels_of(game).shares("rlb_step")
         steps, looks = (kernels_of(game).counts(name) for name in ("rlb_step", "rlb_observe"))
         is_equal = np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
         frames = (env._batch.results["frame_number"] - frames_before).clamp(min=0)
@@ -88,10 +89,11 @@ def count(game: str, config: Config) -> dict[str, float]:
         "observe_slots": looks[:, 0].sum() / n_frames,
         "threads": steps[:, 1].sum() / steps[:, 0].sum(),
         "step_cycles": steps[:, 2].sum() / (n_frames / _WARP),
+        "shares": {name: round(share, 3) for name, share in shares.items() if share >= 0.01},
     }
 
 
-def frames_per_second(counts: dict[str, float], config: Config) -> float:
+def frames_per_second(counts: dict[str, Any], config: Config) -> float:
     """Returns the estimate for an H100."""
     side_by_side = _WARP * config.warps_per_scheduler * _SCHEDULERS
     step = counts["step_cycles"] / side_by_side
@@ -113,7 +115,7 @@ def main(config: Config) -> None:
         )
     means = {
         f"geomean_{name}": math.exp(statistics.fmean(math.log(one[name]) for one in found.values()))
-        for name in next(iter(found.values()))
+        for name in ("step_slots", "observe_slots", "threads", "step_cycles", "frames_per_second")
     }
     assumed = {
         "architecture": sass.ARCHITECTURE,

@@ -5,8 +5,9 @@
 #   OUT=gpu_results STEP_LIMIT_S=300 ONLY=. PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
-# minutes can do a part. RLBATCH_COMMIT names the commit where the checkout comes without its history.
-# Uses whatever PyTorch, CuPy, NumPy and pytest are installed; installs nothing. Leaves in $OUT:
+# minutes can do a part; all of them take about an hour. Each part compiles the kernels first, for
+# minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them. RLBATCH_COMMIT names the commit
+# where the checkout comes without its history. Uses what is installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
 #                   after every step, so that a run cut short still tells what it did
 #   gpu_tests.xml   the tests' own report
@@ -23,7 +24,7 @@ ONLY=${ONLY:-.}
 benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=(atari_gpu "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
 
-"$PYTHON" -c 'import torch, pytest' || exit 2
+"$PYTHON" -c 'import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro' || exit 2
 mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml}
 steps=$(mktemp -d)
@@ -32,6 +33,7 @@ trap 'rm -rf "$steps"' EXIT
 export LC_ALL=C.UTF-8
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 RLBATCH_REQUIRE_GPU=1
 export CUDA_DEVICE_MAX_CONNECTIONS=32  # As many streams that do not wait for each other.
+export PATH=$PATH:/usr/local/cuda/bin
 
 step() { # NAME COMMAND...: runs the command under the time limit and rewrites suite.json.
     local name=$1 start=$EPOCHREALTIME
@@ -59,7 +61,8 @@ benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can
 export -f benchmark
 export PYTHON
 
-# It compiles all kernels, which the tests then find.
+# All kernels, with all cores. Whatever is run, they are compiled by then, not within its limit.
+ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
 step gpu_equality "$PYTHON" -m scripts.gpu_equality
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. The slow tests
 # play every game for longer, as gpu_equality has done.
@@ -67,28 +70,24 @@ step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" --continue-on-
     -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
     --junit-xml="$OUT/gpu_tests.xml"
 short=(--games pong pitfall2 --n-envs 40 --n-steps 3 --n-games-at-once 1)
-if command -v compute-sanitizer >/dev/null; then
-    for tool in memcheck racecheck synccheck; do
-        # Without PyTorch's cache a tensor's end is the end of an allocation.
-        step "sanitizer_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-            compute-sanitizer --tool "$tool" --error-exitcode 1 \
-            "$PYTHON" -m scripts.gpu_equality "${short[@]}"
-    done
-fi
+for tool in memcheck racecheck synccheck; do
+    # Without PyTorch's cache a tensor's end is the end of an allocation.
+    step "sanitizer_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
+        compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        "$PYTHON" -m scripts.gpu_equality "${short[@]}"
+done
 for command in "${benchmarks[@]}"; do
     step "benchmark_${command%% *}" bash -c "benchmark $command"
 done
-if command -v ncu >/dev/null; then
-    # The first figure is how many of a warp's 32 threads work at a time.
-    metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
-    metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
-    metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
-    metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
-    metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
-    step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-skip 40 \
-        --launch-count 8 --metrics "$metrics" "$PYTHON" -m scripts.gpu_equality \
-        --games pong --n-envs 4096 --n-steps 12 --n-games-at-once 1
-fi
+# The first figure is how many of a warp's 32 threads work at a time.
+metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
+metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
+metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
+metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
+metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
+step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-skip 40 \
+    --launch-count 8 --metrics "$metrics" "$PYTHON" -m scripts.gpu_equality \
+    --games pong --n-envs 4096 --n-steps 12 --n-games-at-once 1
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
 on_gpu="--device cuda --batcher-device cuda --evaluation-device cuda --no-torch-deterministic"
 learn() { # GAME SCORE SEED...: trains A2C until it has the score.

@@ -15,6 +15,6 @@ with latencies that are assumed (`LATENCIES`).
 
 from scripts.sass.decoder import SassError
 from scripts.sass.player import LATENCIES
-from scripts.sass.programs import ARCHITECTURE, Program, SassKernels, played
+from scripts.sass.programs import ARCHITECTURE, played
 
-__all__ = ["ARCHITECTURE", "LATENCIES", "Program", "SassError", "SassKernels", "played"]
+__all__ = ["ARCHITECTURE", "LATENCIES", "SassError", "played"]

@@ -7,36 +7,35 @@ import re
 
 import numpy as np
 
-from scripts.sass.player import FLAGS, Instruction, Predicate, Source, library
+from scripts.sass.player import Instruction, Predicate, Source, library
 
-_FLAG = {name: 1 << k for k, name in enumerate(FLAGS)}
 _COMPARISONS = {name: k + 1 for k, name in enumerate(("LT", "EQ", "LE", "GT", "NE", "GE", "NAN"))}
 _SPECIAL_REGISTERS = {"SR_TID.X": 0, "SR_CTAID.X": 1, "SR_SWINHI": 2, "SR_CgaCtaId": 3}
 
 # What the modifiers of an instruction mean; those that change nothing here are "".
 _MODIFIERS = {
-    "IMAD": {"U32": "unsigned", "X": "carry", **dict.fromkeys(("MOV", "SHL", "IADD"), "")},
-    "IADD3": {"X": "carry"},
+    "IMAD": {"U32": "Unsigned", "X": "Carry", **dict.fromkeys(("MOV", "SHL", "IADD"), "")},
+    "IADD3": {"X": "Carry"},
     "VIADD": {},
-    "LEA": {"X": "carry", "SX32": "sign_extended"},
+    "LEA": {"X": "Carry", "SX32": "SignExtended"},
     "LOP3": {"LUT": ""},
     "PLOP3": {"LUT": ""},
     "SHF": {
-        **{"L": "left", "HI": "high", "W": "wraps", "R": "", "U32": "", "S32": "sign_extended"},
-        **{"U64": "is_64", "S64": "is_64 sign_extended"},
+        **{"L": "Left", "HI": "High", "W": "Wraps", "R": "", "U32": "", "S32": "SignExtended"},
+        **{"U64": "Is64", "S64": "Is64 SignExtended"},
     },
-    "ISETP": {"U32": "unsigned", "EX": "extended", "OR": "is_or", "AND": ""},
-    "FSETP": {"OR": "is_or", "AND": "", "FTZ": ""},
-    "DSETP": {"OR": "is_or", "AND": ""},
-    "SGXT": {"U32": "unsigned"},
-    "VIMNMX": {"U32": "unsigned", "RELU": "relu", "U16x2": "pairs_16"},
-    "VIMNMX3": {"U32": "unsigned", "RELU": "relu"},
-    "VIADDMNMX": {"U32": "unsigned", "RELU": "relu"},
-    "FLO": {"U32": "", "SH": "shift_amount"},
+    "ISETP": {"U32": "Unsigned", "EX": "Extended", "OR": "IsOr", "AND": ""},
+    "FSETP": {"OR": "IsOr", "AND": "", "FTZ": ""},
+    "DSETP": {"OR": "IsOr", "AND": ""},
+    "SGXT": {"U32": "Unsigned"},
+    "VIMNMX": {"U32": "Unsigned", "RELU": "Relu", "U16x2": "Pairs16"},
+    "VIMNMX3": {"U32": "Unsigned", "RELU": "Relu"},
+    "VIADDMNMX": {"U32": "Unsigned", "RELU": "Relu"},
+    "FLO": {"U32": "", "SH": "ShiftAmount"},
     "CS2R": {"32": ""},
     "HFMA2": {"MMA": ""},
-    "LDC": {"64": "is_64"},
-    "BMOV": {"32": "", "CLEAR": "clears"},
+    "LDC": {"64": "Is64"},
+    "BMOV": {"32": "", "CLEAR": "Clears"},
     "VOTE": {"ANY": ""},
     "REDUX": {"MIN": ""},
     "SHFL": {"IDX": ""},
@@ -44,10 +43,10 @@ _MODIFIERS = {
     "RET": {"REL": "", "NODEC": ""},
     "WARPSYNC": {"EXCLUSIVE": "", "ALL": ""},
     "BAR": {"SYNC": "", "DEFER_BLOCKING": ""},
-    **dict.fromkeys(("FADD", "FMUL", "FFMA"), {"RP": "up", "RM": "down", "FTZ": ""}),
-    **dict.fromkeys(("DADD", "DMUL", "DFMA"), {"RP": "up", "RM": "down"}),
-    **dict.fromkeys(("I2F", "I2FP"), {"U32": "unsigned", "S32": "", "RP": "up", "F32": ""}),
-    "F2I": {"U32": "unsigned", "TRUNC": "", "FTZ": "", "NTZ": ""},
+    **dict.fromkeys(("FADD", "FMUL", "FFMA"), {"RP": "Up", "RM": "Down", "FTZ": ""}),
+    **dict.fromkeys(("DADD", "DMUL", "DFMA"), {"RP": "Up", "RM": "Down"}),
+    **dict.fromkeys(("I2F", "I2FP"), {"U32": "Unsigned", "S32": "", "RP": "Up", "F32": ""}),
+    "F2I": {"U32": "Unsigned", "TRUNC": "", "FTZ": "", "NTZ": ""},
     "F2F": {"F64": "", "F32": ""},
 }
 _MODIFIERS["I2F"] = {**_MODIFIERS["I2F"], "F64": ""}
@@ -186,7 +185,7 @@ class Decoder:
         if self.stem != "CS2R":
             self.i.immediate = _SPECIAL_REGISTERS[self.operands[1]]
         elif "32" not in self.modifiers:
-            self.i.flags |= _FLAG["is_64"]
+            self.i.flags |= library().flags["Is64"]
 
     def _exchange(self) -> None:
         operands = self.operands
@@ -214,7 +213,7 @@ class Decoder:
             if modifier not in known:
                 raise SassError(f"{self.stem}.{modifier}: expected one of {sorted(known)}")
             for flag in known[modifier].split():
-                self.i.flags |= _FLAG[flag]
+                self.i.flags |= library().flags[flag]
         if name not in library().operations:
             raise SassError(f"{name}: expected an instruction that is known here")
         self.i.operation = library().operations[name]
@@ -252,7 +251,7 @@ class Decoder:
             name = modifier[:-1] if modifier.endswith("U") else modifier
             if name in _COMPARISONS:
                 self.i.comparison = _COMPARISONS[name]
-                self.i.flags |= _FLAG["unordered"] if name != modifier else 0
+                self.i.flags |= library().flags["Unordered"] if name != modifier else 0
                 return {modifier}
         raise SassError(f"{self.stem}: expected a comparison, got {sorted(self.modifiers)}")
 

@@ -33,12 +33,14 @@ enum Operation : u16 { OPERATIONS(ENUMERATOR) kOperations };
 #define NAME(name) #name " "
 const char kNames[] = OPERATIONS(NAME);
 
-// In the order of `FLAGS` in `player.py`.
-enum Flag : u32 {
-  kUnsigned = 1, kCarry = 2, kExtended = 4, kHigh = 8, kSignExtended = 16, kWraps = 32, kIs64 = 64,
-  kShiftAmount = 128, kIsOr = 256, kRelu = 512, kDown = 1024, kUp = 2048, kClears = 4096,
-  kUnordered = 8192, kLeft = 16384, kPairs16 = 32768,
-};
+#define FLAGS(X)                                                                                     \
+  X(Unsigned) X(Carry) X(Extended) X(High) X(SignExtended) X(Wraps) X(Is64) X(ShiftAmount) X(IsOr)    \
+  X(Relu) X(Down) X(Up) X(Clears) X(Unordered) X(Left) X(Pairs16)
+#define BIT_NUMBER(name) k##name##Bit,
+enum FlagBit : u32 { FLAGS(BIT_NUMBER) };
+#define BIT(name) k##name = 1u << k##name##Bit,
+enum Flag : u32 { FLAGS(BIT) };
+const char kFlagNames[] = FLAGS(NAME);
 enum Comparison : u8 { kLess = 1, kEqual, kLessEqual, kGreater, kNotEqual, kGreaterEqual, kNan };
 enum Kind : u8 { kNothing, kRegister, kUniform, kImmediate, kConstant };
 

@@ -35,6 +35,10 @@ class Memory : public Arithmetic {
 
  private:
   u8* place(int lane, u64 address, Operation space) const {
+    if (address % i_->size) {
+      std::fprintf(stderr, "sass: %d bytes at %llx: expected a multiple\n", i_->size, static_cast<unsigned long long>(address));
+      std::abort();
+    }
     if (space == LDL || space == STL) address = kLocal + static_cast<u32>(address);
     if (space == LDS || space == STS) address = kShared + static_cast<u32>(address);
     if (address - kLocal < kLocalBytes) return local_.get() + static_cast<u64>(lane) * kLocalBytes + (address - kLocal);

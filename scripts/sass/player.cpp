@@ -18,6 +18,7 @@ static void put(u8* constants, u32 at, T value) {
 }
 
 extern "C" __attribute__((visibility("default"))) const char* sass_operations() { return kNames; }
+extern "C" __attribute__((visibility("default"))) const char* sass_flags() { return kFlagNames; }
 
 static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
   const auto all = [&](auto&& holds) { return std::all_of(warps.begin(), warps.end(), holds); };
@@ -28,9 +29,9 @@ static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
   }
 }
 
-// Plays a kernel; returns the cycles of all warps. `latencies` are those of the operations, and then
-// of reading a register that is about to be overwritten. For `seed` see `Warp`.
-extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instruction* code, const u8* constants,
+// Plays a kernel. `latencies` are those of the operations, and then that of reading a register that is
+// about to be overwritten. For `seed` see `Warp`.
+extern "C" __attribute__((visibility("default"))) void sass_play(const Instruction* code, const u8* constants,
                                                                const u8* tables, const u8* addresses,
                                                                const u16* latencies, Count* counts, s32 n_blocks,
                                                                s32 n_threads, s32 n_shared, u32 seed) {
@@ -39,7 +40,6 @@ extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instructio
   put(program.constants, 0x0, n_threads);
   put(program.constants, 0x20, kLocal);
   put(program.constants, 0x28, kLocalBytes - 64);
-  u64 cycles = 0;
   for (s32 block = 0; block < n_blocks; ++block) {
     std::vector<u8> shared(static_cast<size_t>(n_shared) + 0x400);
     std::vector<std::unique_ptr<Warp>> warps;
@@ -49,7 +49,5 @@ extern "C" __attribute__((visibility("default"))) u64 sass_play(const Instructio
                                              static_cast<u32>(n_threads - first), of_warp));
     }
     play_block(warps);
-    for (auto& warp : warps) cycles += warp->cycles();
   }
-  return cycles;
 }

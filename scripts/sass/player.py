@@ -26,12 +26,6 @@ LATENCIES = {
 }
 _FIXED_LATENCY, _READ_LATENCY = 5, 12
 
-# In the order of `Flag` in `machine.h`.
-FLAGS = (
-    *("unsigned", "carry", "extended", "high", "sign_extended", "wraps", "is_64", "shift_amount"),
-    *("is_or", "relu", "down", "up", "clears", "unordered", "left", "pairs_16"),
-)
-
 _FOLDER = Path(__file__).parent
 
 
@@ -74,6 +68,7 @@ class Library:
     Attributes:
         play: Plays a kernel; see `player.cpp`.
         operations: Numbers of the operations, by name.
+        flags: Bits of the flags, by name.
         latencies: [operations + 1] uint16, cycles: see `LATENCIES`.
     """
 
@@ -85,10 +80,13 @@ class Library:
             build.compile_library(path, flags=("-frounding-math",), source=_FOLDER / "player.cpp")
         library = ctypes.CDLL(str(path))
         library.sass_operations.restype = ctypes.c_char_p
-        library.sass_play.restype = ctypes.c_uint64
+        library.sass_flags.restype = ctypes.c_char_p
+        library.sass_play.restype = None
         self.play = library.sass_play
         names = library.sass_operations().decode().split()
         self.operations = {name: k for k, name in enumerate(names)}
+        flags = library.sass_flags().decode().split()
+        self.flags = {name: 1 << k for k, name in enumerate(flags)}
         latencies = [*(LATENCIES.get(name, _FIXED_LATENCY) for name in names), _READ_LATENCY]
         self.latencies = np.array(latencies, np.uint16)
 

@@ -42,6 +42,16 @@ def _disassembled(cubin: Path) -> str:
     return result.stdout
 
 
+def _readable(name: str) -> str:
+    """Returns the names in a mangled one, without those of the namespaces and of templates."""
+    parts, rest = [], name.partition("_ZN")[2].lstrip("K")
+    while match := re.match(r"\d+", rest):
+        end = match.end() + int(match[0])
+        parts.append(rest[match.end() : end])
+        rest = rest[end:]
+    return "::".join(parts[2:]) or name
+
+
 class Program:
     """The kernels of a file, decoded.
 
@@ -50,8 +60,7 @@ class Program:
 
     Attributes:
         code: By kernel: its instructions.
-        text: By kernel: the same, as text.
-        functions: By kernel: names and first instructions of what it calls, and of itself.
+        functions: By kernel: names and first instructions of itself and of what it calls, in order.
 
     Raises:
         SassError: There is no disassembler, or something in the code is not known.
@@ -60,7 +69,6 @@ class Program:
     def __init__(self, cubin: Path):
         self._elf = Elf(cubin.read_bytes())
         self.code: dict[str, ctypes.Array[Instruction]] = {}
-        self.text: dict[str, list[str]] = {}
         self.functions: dict[str, list[tuple[str, int]]] = {}
         for part in re.split(r"\n\s*\.section\s+\.text\.", _disassembled(cubin))[1:]:
             self._add(re.match(r"\w+", part)[0], part)  # type: ignore[index]
@@ -78,17 +86,14 @@ class Program:
                 lines.append((match[1], int(match[2], 16)))
             elif match := re.match(r"\s*/\* 0x(\w+) \*/$", line):
                 upper.append(int(match[1], 16))
-        self.text[kernel] = [line for line, _ in lines]
         self.code[kernel] = (Instruction * len(lines))(
             *(
                 Decoder(line, low, high, labels).decode()
                 for (line, low), high in zip(lines, upper, strict=True)
             )
         )
-        names = (name for name in labels if name == kernel or name.startswith("$"))
-        self.functions[kernel] = sorted(
-            ((name, labels[name]) for name in names), key=lambda pair: pair[1]
-        )
+        names = [name for name in labels if name == kernel or name.startswith("$")]
+        self.functions[kernel] = [(_readable(name), labels[name]) for name in names]
 
     def _relocated(self) -> np.ndarray:
         """Returns constant bank 4: the addresses of global variables."""
@@ -133,6 +138,15 @@ class SassKernels:
     def counts(self, kernel: str) -> np.ndarray:
         """Returns [instructions, 3] int64: issue slots, threads in them, cycles."""
         return self._counts[kernel].astype(np.int64)
+
+    def shares(self, kernel: str) -> dict[str, float]:
+        """Returns the functions of a kernel and their shares of its cycles, the largest first."""
+        cycles, found = self.counts(kernel)[:, 2], dict[str, float]()
+        functions = self.program.functions[kernel]
+        ends = [*(begin for _, begin in functions[1:]), len(cycles)]
+        for (name, begin), end in zip(functions, ends, strict=True):
+            found[name] = found.get(name, 0) + cycles[begin:end].sum() / cycles.sum()
+        return dict(sorted(found.items(), key=lambda pair: -pair[1]))
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic

@@ -60,7 +60,6 @@ class Warp : private Memory {
     waiting_.clear();
     ready_ = {{at + 1, mask}};
   }
-  u64 cycles() const { return now_; }
 
  private:
   void take_path() {

@@ -187,7 +187,9 @@ class DeviceBatch(Batch):
         return torch.from_numpy(array.copy()).to(self.device)
 
     def close(self) -> None:
-        """Releases the memory."""
+        """Releases the memory, when the kernels have ended."""
+        if self._is_open and self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
         self._is_open = False
         self._shared, self._batches, self._kept, self._logs = {}, [], [], []
         self._ring, self.results = self._bytes(0, 0), {}

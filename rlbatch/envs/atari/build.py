@@ -384,12 +384,16 @@ def compile_kernels(games: Sequence[Game], device: torch.device) -> None:
     """
     major, minor = torch.cuda.get_device_capability(device)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        made = (
+        made = [
             pool.submit(cubin_path, defines(game), f"sm_{major}{minor}")
             for game in dict.fromkeys(games)
-        )
-        for one in list(made):
-            one.result()
+        ]
+        try:
+            for one in made:
+                one.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 def kernel_attributes(game: Game, device: torch.device) -> dict[str, dict[str, int]]:
@@ -400,10 +404,11 @@ def kernel_attributes(game: Game, device: torch.device) -> dict[str, dict[str, i
     """
     kernels = _cuda_kernels(defines(game), device)
     names = ("num_regs", "local_size_bytes", "max_threads_per_block")
-    return {
-        kernel: {name: int(getattr(function, name)) for name in names}
-        for kernel, function in kernels._functions.items()
-    }
+    with kernels._cupy.cuda.Device(device.index):
+        return {
+            kernel: {name: int(getattr(function, name)) for name in names}
+            for kernel, function in kernels._functions.items()
+        }
 
 
 def import_cupy() -> Any:

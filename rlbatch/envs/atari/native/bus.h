@@ -225,16 +225,10 @@ struct Bus {
     }
   }
 
-  // A branch back to `LDA INTIM` waits for the timer. The turns that find it above zero change nothing
-  // but the time, and are left out; two instructions are left at least, to set the registers.
+  // Leaves out turns of a loop that waits for the timer.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
-    if (is_bpl && state.riot.timer > 128) return;  // Such a value is negative, and ends the loop.
-    if (!is_plain_code<kKind>(target)) return;
-    const u32 load = fetch_word(target) & 0xffffff;
-    if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
-    const s32 period = 4 + branch_cycles;
-    s32 turns = reads_until_zero(state.riot, cycles + 4, period);
-    if (turns > (left - 2) / 2) turns = left >= 2 ? (left - 2) / 2 : 0;
+    if (!is_plain_code<kKind>(target) || !loads_timer(fetch_word(target))) return;
+    const s32 period = 4 + branch_cycles, turns = idle_turns(state.riot, cycles, period, is_bpl, left);
     cycles += turns * period;
     left -= 2 * turns;
   }

@@ -100,7 +100,7 @@ RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment
 // action space; `seeds` [n_envs] of kLoadJob.
 RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);
-  come_near(b.rom, program_bytes(static_cast<Cart>(b.game->config.cart)));
+  come_near(b.rom);
   if (env < 0) return;
   const u8 job = jobs ? jobs[env] : static_cast<u8>(kStepJob);
   with_environment(b, env, [&](DeviceEnvironment& environment) {
@@ -119,7 +119,7 @@ RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions
 // Begins the next episode where one has ended; results but for the place stay those of the end.
 RLB_FN void restart_kernel(const DeviceBatch& b) {
   const s32 env = env_of_thread(b);
-  come_near(b.rom, program_bytes(static_cast<Cart>(b.game->config.cart)));
+  come_near(b.rom);
   if (env < 0 || !b.episodes[env].has_ended) return;
   with_environment(b, env, [&](DeviceEnvironment& environment) {
     environment.reset();
@@ -206,7 +206,7 @@ RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
   }
 }
 
-// All threads of a block copy, by words where these begin where words do.
+// All threads of a block copy, by 16 bytes where both memories begin at a multiple of that.
 RLB_FN void copy_together(const void* from, void* to, s32 n) {
   s32 done = 0;
   if ((reinterpret_cast<u64>(from) | reinterpret_cast<u64>(to)) % 16 == 0) {

@@ -130,9 +130,7 @@ constexpr s32 kIsBpl = 256;  // Added to the period.
 inline s32 skip_turns(Machine* m, s32 cycles, s32 period) {
   const bool is_bpl = period & kIsBpl;
   period &= ~kIsBpl;
-  if (is_bpl && m->run->state->riot.timer > 128) return cycles;
-  s32 turns = reads_until_zero(m->run->state->riot, cycles + 4, period);
-  if (turns > (m->left - 2) / 2) turns = m->left >= 2 ? (m->left - 2) / 2 : 0;
+  const s32 turns = idle_turns(m->run->state->riot, cycles, period, is_bpl, m->left);
   m->left -= 2 * turns;
   return cycles + turns * period;
 }

@@ -137,13 +137,4 @@ struct Layers {
 
 RLB_HOT bool has_pixel(const Mask& m, s32 x) { return m.w[x >> 6] >> (x & 63) & 1; }
 
-// The colour of a pixel; 0 where nothing is shown.
-RLB_HOT u8 colour_at(const Layers& layers, const Mask& shown, s32 x) {
-  if (!has_pixel(shown, x)) return 0;
-  for (s32 k = layers.n - 1; k >= 0; --k) {
-    if (has_pixel(layers.mask[k], x)) return layers.colour[k];
-  }
-  return layers.background;
-}
-
 }  // namespace rlbatch::atari

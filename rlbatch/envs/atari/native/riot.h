@@ -25,9 +25,15 @@ RLB_FN void reset_riot(Riot& riot, u32 draw) {
   riot.was_read = riot.ddra = 0;
 }
 
+// What the timer has counted down to; below zero once it has run out.
+RLB_HOT s32 timer_count(const Riot& riot, s32 cycles) {
+  const u32 elapsed = static_cast<u32>(cycles - 1 - riot.stamp);
+  return riot.timer - static_cast<s32>(elapsed >> riot.shift) - 1;
+}
+
 RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
   const u32 elapsed = static_cast<u32>(cycles - 1 - riot.stamp);
-  const s32 count = riot.timer - static_cast<s32>(elapsed >> riot.shift) - 1;
+  const s32 count = timer_count(riot, cycles);
   if (RLB_LIKELY(count >= 0)) return static_cast<u8>(count);
   // It has run out, and counts cycles until it is read for the first time.
   const s32 expiry = riot.timer << riot.shift;
@@ -48,6 +54,20 @@ RLB_FN s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
   return elapsed >= 0 && elapsed < zero ? (zero - elapsed + period - 1) / period : 0;
 }
 
+// Programs wait in a loop of a load of INTIM (LDA, LDX or LDY) and a branch back, BNE or BPL.
+RLB_HOT bool loads_timer(u32 code) {
+  const u32 load = code & 0xffffff;
+  return load == 0x0284ad || load == 0x0284ae || load == 0x0284ac;
+}
+
+// How many turns of such a loop change nothing but the time. Of the instructions that are left, two
+// stay at least, to set the registers.
+RLB_HOT s32 idle_turns(const Riot& riot, s32 cycles, s32 period, bool is_bpl, s32 left) {
+  if (is_bpl && riot.timer > 128) return 0;  // Such a value is negative, and ends the loop.
+  const s32 turns = reads_until_zero(riot, cycles + 4, period), most = left < 2 ? 0 : (left - 2) / 2;
+  return turns < most ? turns : most;
+}
+
 RLB_GPU_CALL u8 read_riot(Riot& riot, u32 address, s32 cycles) {
   switch (address & 7) {
     case 0: return riot.joysticks;
@@ -56,9 +76,7 @@ RLB_GPU_CALL u8 read_riot(Riot& riot, u32 address, s32 cycles) {
     case 3: return 0;
     case 4: case 6: return read_timer(riot, cycles);
     default: {
-      const u32 elapsed = static_cast<u32>(cycles - 1 - riot.stamp);
-      const s32 count = riot.timer - static_cast<s32>(elapsed >> riot.shift) - 1;
-      return count < 0 && !riot.was_read ? 0x80 : 0;
+      return timer_count(riot, cycles) < 0 && !riot.was_read ? 0x80 : 0;
     }
   }
 }

@@ -248,12 +248,13 @@ struct NearMemory {
 RLB_HOT NearMemory& near_memory() { return *reinterpret_cast<NearMemory*>(shared_memory()); }
 
 // All threads of a block copy what they share, before any of them runs.
-RLB_FN void come_near(const u8* rom, s32 n_bytes) {
+RLB_FN void come_near(const u8* rom) {
   NearMemory& m = near_memory();
   const u32* from = reinterpret_cast<const u32*>(&kSteps);
   u32* to = reinterpret_cast<u32*>(&m.steps);
-  for (u32 i = static_cast<u32>(thread_index()); i < sizeof(kSteps) / 4; i += static_cast<u32>(block_size())) to[i] = from[i];
-  for (s32 i = thread_index(); i < n_bytes / 4; i += block_size()) m.program[i] = reinterpret_cast<const u32*>(rom)[i];
+  const u32 first = static_cast<u32>(thread_index()), n_threads = static_cast<u32>(block_size());
+  for (u32 i = first; i < sizeof(kSteps) / 4; i += n_threads) to[i] = from[i];
+  for (u32 i = first; i < kNearProgram / 4; i += n_threads) m.program[i] = reinterpret_cast<const u32*>(rom)[i];
   block_barrier();
 }
 
@@ -297,13 +298,8 @@ struct Near {
 
   // As in `Bus`.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
-    if (is_bpl && state->riot.timer > 128) return;
-    if (!is_plain_code<kKind>(target)) return;
-    const u32 load = word_in(offset_in<kKind>(banks, target)) & 0xffffff;
-    if (load != 0x0284ad && load != 0x0284ae && load != 0x0284ac) return;
-    const s32 period = 4 + branch_cycles;
-    s32 turns = reads_until_zero(state->riot, cycles + 4, period);
-    if (turns > (left - 2) / 2) turns = left >= 2 ? (left - 2) / 2 : 0;
+    if (!is_plain_code<kKind>(target) || !loads_timer(word_in(offset_in<kKind>(banks, target)))) return;
+    const s32 period = 4 + branch_cycles, turns = idle_turns(state->riot, cycles, period, is_bpl, left);
     cycles += turns * period;
     left -= 2 * turns;
   }
@@ -420,8 +416,7 @@ struct Near {
     }
     const u32 reg = address & 7;
     if ((reg & 5) == 4) {
-      const u32 elapsed = static_cast<u32>(now - 1 - state->riot.stamp);
-      const s32 count = state->riot.timer - static_cast<s32>(elapsed >> state->riot.shift) - 1;
+      const s32 count = timer_count(state->riot, now);
       value = static_cast<u32>(count);
       return count >= 0;
     }
