@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+import ctypes
+import importlib.metadata
 import struct
 
 import pytest
@@ -58,6 +60,27 @@ def test_kernels_compile(cubins: dict[str, concurrent.futures.Future[bytes]], ga
         assert len(code.section(f".text.{kernel}")) > 1000
     exported = {symbol.name for symbol in code.symbols() if symbol.is_global}
     assert exported == set(build._KERNELS)
+
+
+def test_the_oldest_compiler_takes_the_source_too() -> None:
+    """As far as PTX: what a compiler makes of that is not about the source."""
+    files = importlib.metadata.files("nvidia-cuda-nvrtc-cu12") or []
+    nvrtc = ctypes.CDLL(str(next(f.locate() for f in files if f.name == "libnvrtc.so.12")))
+    version = ctypes.c_int(), ctypes.c_int()
+    nvrtc.nvrtcVersion(*map(ctypes.byref, version))
+    assert [number.value for number in version] == [12, 0]
+    program, size = ctypes.c_void_p(), ctypes.c_size_t()
+    source = (build.NATIVE / "device.cu").read_bytes()
+    nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"device.cu", 0, None, None)
+    flags = [*build.CUDA_FLAGS, *build.defines(find_game("pitfall2"))]
+    flags += ["--gpu-architecture=compute_75", f"--include-path={build.NATIVE}"]
+    options = (ctypes.c_char_p * len(flags))(*map(str.encode, flags))
+    result = nvrtc.nvrtcCompileProgram(program, len(flags), options)
+    nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
+    log = ctypes.create_string_buffer(size.value)
+    nvrtc.nvrtcGetProgramLog(program, log)
+    nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
+    assert result == 0, log.value.decode()
 
 
 def test_what_does_not_compile_is_an_error() -> None:
