@@ -607,9 +607,7 @@ def test_stats_tell_where_the_time_goes(n_processes):
         batcher.get()
         (stats,) = batcher.stats()
     assert stats["n_steps"] == 4
-    assert stats["env_s"] >= 0.04
-    assert stats["agent_s"] >= 0.2
-    assert stats["env_s"] < stats["agent_s"]
+    assert 0.04 <= stats["env_s"] < 0.2 <= stats["agent_s"]
     assert 0 < stats["storage_s"]
     assert (stats["wait_s"] > 0) == (n_processes == 1)
 

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 
-from scripts.sass.player import Instruction, Predicate, Source, library
+from scripts.sass.player import Instruction, Predicate, Source, load_player
 
 _COMPARISONS = {name: k + 1 for k, name in enumerate(("LT", "EQ", "LE", "GT", "NE", "GE", "NAN"))}
 _SPECIAL_REGISTERS = {"SR_TID.X": 0, "SR_CTAID.X": 1, "SR_SWINHI": 2, "SR_CgaCtaId": 3}
@@ -185,7 +185,7 @@ class Decoder:
         if self.stem != "CS2R":
             self.i.immediate = _SPECIAL_REGISTERS[self.operands[1]]
         elif "32" not in self.modifiers:
-            self.i.flags |= library().flags["Is64"]
+            self.i.flags |= load_player().flags["Is64"]
 
     def _exchange(self) -> None:
         operands = self.operands
@@ -213,10 +213,10 @@ class Decoder:
             if modifier not in known:
                 raise SassError(f"{self.stem}.{modifier}: expected one of {sorted(known)}")
             for flag in known[modifier].split():
-                self.i.flags |= library().flags[flag]
-        if name not in library().operations:
+                self.i.flags |= load_player().flags[flag]
+        if name not in load_player().operations:
             raise SassError(f"{name}: expected an instruction that is known here")
-        self.i.operation = library().operations[name]
+        self.i.operation = load_player().operations[name]
 
     def _target(self, text: str) -> None:
         source = _source(text, 0)
@@ -251,7 +251,7 @@ class Decoder:
             name = modifier[:-1] if modifier.endswith("U") else modifier
             if name in _COMPARISONS:
                 self.i.comparison = _COMPARISONS[name]
-                self.i.flags |= library().flags["Unordered"] if name != modifier else 0
+                self.i.flags |= load_player().flags["Unordered"] if name != modifier else 0
                 return {modifier}
         raise SassError(f"{self.stem}: expected a comparison, got {sorted(self.modifiers)}")
 

@@ -62,7 +62,7 @@ class Instruction(ctypes.Structure):
     ]
 
 
-class Library:
+class Player:
     """The player, compiled once per process.
 
     Attributes:
@@ -92,6 +92,6 @@ class Library:
 
 
 @functools.cache
-def library() -> Library:
+def load_player() -> Player:
     """Returns the player."""
-    return Library()
+    return Player()

@@ -18,9 +18,8 @@ import torch
 from rlbatch.envs.atari import build, find_game
 from rlbatch.envs.atari.games import Game
 from scripts.elf import Elf
-from scripts.sass import player
 from scripts.sass.decoder import Decoder, SassError
-from scripts.sass.player import Instruction
+from scripts.sass.player import Instruction, load_player
 
 ARCHITECTURE = "sm_90"
 
@@ -159,16 +158,16 @@ class SassKernels:
             at = -(-at // len(raw)) * len(raw)
             constants[at : at + len(raw)] = raw
             at += len(raw)
-        library = player.library()
+        player = load_player()
         arrays = (
             constants,
             self.program.tables(name),
             self.program.addresses,
-            library.latencies,
+            player.latencies,
             self._counts[name],
         )
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        library.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared, self._seed)
+        player.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared, self._seed)
 
 
 @contextlib.contextmanager
