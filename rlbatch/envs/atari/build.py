@@ -457,6 +457,13 @@ def compile_cubin(flags: Sequence[str]) -> bytes:
     Raises:
         BuildError: The compiler fails; with what it says.
     """
+    # In a thread of its own: NVRTC 12.0 to 12.4 leave theirs in the C locale, where Python takes
+    # text files for ASCII.
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(_compile_cubin, flags).result()
+
+
+def _compile_cubin(flags: Sequence[str]) -> bytes:
     from cupy.cuda import nvrtc  # noqa: PLC0415
 
     source = (NATIVE / "device.cu").read_text()

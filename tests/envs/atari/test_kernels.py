@@ -5,7 +5,9 @@ from __future__ import annotations
 import concurrent.futures
 import ctypes
 import importlib.metadata
+import locale
 import struct
+from collections.abc import Sequence
 
 import pytest
 
@@ -62,25 +64,53 @@ def test_kernels_compile(cubins: dict[str, concurrent.futures.Future[bytes]], ga
     assert exported == set(build._KERNELS)
 
 
-def test_the_oldest_compiler_takes_the_source_too() -> None:
-    """As far as PTX: what a compiler makes of that is not about the source."""
+def oldest_nvrtc() -> ctypes.CDLL:
     files = importlib.metadata.files("nvidia-cuda-nvrtc-cu12") or []
     nvrtc = ctypes.CDLL(str(next(f.locate() for f in files if f.name == "libnvrtc.so.12")))
     version = ctypes.c_int(), ctypes.c_int()
     nvrtc.nvrtcVersion(*map(ctypes.byref, version))
     assert [number.value for number in version] == [12, 0]
+    return nvrtc
+
+
+def compile_with(nvrtc: ctypes.CDLL, source: bytes, flags: Sequence[str]) -> tuple[int, str]:
+    """Returns the compiler's result, 0 where it took the source, and what it said."""
     program, size = ctypes.c_void_p(), ctypes.c_size_t()
-    source = (build.NATIVE / "device.cu").read_bytes()
     nvrtc.nvrtcCreateProgram(ctypes.byref(program), source, b"device.cu", 0, None, None)
-    flags = [*build.CUDA_FLAGS, *build.defines(find_game("pitfall2"))]
-    flags += ["--gpu-architecture=compute_75", f"--include-path={build.NATIVE}"]
     options = (ctypes.c_char_p * len(flags))(*map(str.encode, flags))
     result = nvrtc.nvrtcCompileProgram(program, len(flags), options)
     nvrtc.nvrtcGetProgramLogSize(program, ctypes.byref(size))
     log = ctypes.create_string_buffer(size.value)
     nvrtc.nvrtcGetProgramLog(program, log)
     nvrtc.nvrtcDestroyProgram(ctypes.byref(program))
-    assert result == 0, log.value.decode()
+    return result, log.value.decode()
+
+
+def test_the_oldest_compiler_takes_the_source_too() -> None:
+    """As far as PTX: what a compiler makes of that is not about the source."""
+    source = (build.NATIVE / "device.cu").read_bytes()
+    flags = [*build.CUDA_FLAGS, *build.defines(find_game("pitfall2"))]
+    flags += ["--gpu-architecture=compute_75", f"--include-path={build.NATIVE}"]
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:  # It changes its thread's locale.
+        result, log = pool.submit(compile_with, oldest_nvrtc(), source, flags).result()
+    assert result == 0, log
+
+
+def test_a_compiler_that_changes_the_locale_changes_its_threads_alone(monkeypatch) -> None:
+    """As NVRTC 12.0 does: in the C locale Python would take text files for ASCII from then on."""
+    from cupy.cuda import nvrtc  # noqa: PLC0415
+
+    before, inside = locale.getencoding(), []
+
+    def compile_program(program: int, flags: Sequence[str]) -> None:
+        compile_with(oldest_nvrtc(), b"__global__ void nothing() {}", [])
+        inside.append(locale.getencoding())
+
+    monkeypatch.setattr(nvrtc, "compileProgram", compile_program)
+    monkeypatch.setattr(nvrtc, "getCUBIN", lambda program: b"code")
+    assert build.compile_cubin(()) == b"code\0"
+    assert inside == ["ANSI_X3.4-1968"]
+    assert locale.getencoding() == before
 
 
 def test_what_does_not_compile_is_an_error() -> None:
