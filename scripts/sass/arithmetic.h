@@ -51,7 +51,8 @@ class Arithmetic : public Registers {
         const Words a = source(0), width = source(1);
         set_words([&](int l) {
           const u32 by = 32 - width[l];
-          return i.flags & kUnsigned ? a[l] << by >> by : static_cast<u32>(static_cast<s32>(a[l] << by) >> by);
+          const u32 high = a[l] << by;
+          return i.flags & kUnsigned ? high >> by : static_cast<u32>(static_cast<s32>(high) >> by);
         });
         break;
       }
@@ -89,7 +90,8 @@ class Arithmetic : public Registers {
       case R2P: {
         const Words a = source(0), mask = source(1);
         for (u32 k = 0; k < 7; ++k) {
-          if (mask[0] >> k & 1) set_predicate(k, mask_of([&](int l) { return (a[l] >> i.table >> k & 1) != 0; }));
+          if (!(mask[0] >> k & 1)) continue;
+          set_predicate(k, mask_of([&](int l) { return (a[l] >> i.table >> k & 1) != 0; }));
         }
         break;
       }
@@ -108,7 +110,9 @@ class Arithmetic : public Registers {
       case DADD: case DMUL: case DFMA: double_arithmetic(); break;
       case I2F: {
         const Words a = source(0);
-        set_floats([&](int l) { return i.flags & kUnsigned ? static_cast<float>(a[l]) : static_cast<float>(static_cast<s32>(a[l])); });
+        set_floats([&](int l) {
+          return static_cast<float>(i.flags & kUnsigned ? s64{a[l]} : s64{static_cast<s32>(a[l])});
+        });
         break;
       }
       case I2F_64: case F2F_64: to_doubles(); break;
@@ -129,7 +133,10 @@ class Arithmetic : public Registers {
       }
       case MUFU_RCP64: {  // Of the upper word of a double; what follows in the code makes it exact.
         const Words a = source(0);
-        set_words([&](int l) { return static_cast<u32>(bits<u64>(1.0 / bits<double>(static_cast<u64>(a[l]) << 32)) >> 32); });
+        set_words([&](int l) {
+          const double divisor = bits<double>(static_cast<u64>(a[l]) << 32);
+          return static_cast<u32>(bits<u64>(1.0 / divisor) >> 32);
+        });
         break;
       }
       default: return false;
@@ -143,7 +150,8 @@ class Arithmetic : public Registers {
     Longs sums;
     for_all([&](int l) { sums[l] = static_cast<u64>(a[l]) * b[l] + c[l] + (carry >> l & 1); });
     set_words([&](int l) { return static_cast<u32>(sums[l]); });
-    if (i_->n_predicates) set_predicate(i_->predicates[0], mask_of([&](int l) { return sums[l] >> 32 != 0; }));
+    if (!i_->n_predicates) return;
+    set_predicate(i_->predicates[0], mask_of([&](int l) { return sums[l] >> 32 != 0; }));
   }
 
   void multiply_add_wide(bool keeps_high) {
@@ -152,8 +160,8 @@ class Arithmetic : public Registers {
     const u32 carry = i_->flags & kCarry ? condition(i_->conditions[0]) : 0;
     Longs sums;
     const u32 carries = mask_of([&](int l) {
-      const u64 product = i_->flags & kUnsigned ? static_cast<u64>(a[l]) * b[l]
-                                                : static_cast<u64>(static_cast<s64>(static_cast<s32>(a[l])) * static_cast<s32>(b[l]));
+      const s64 with_signs = static_cast<s64>(static_cast<s32>(a[l])) * static_cast<s32>(b[l]);
+      const u64 product = i_->flags & kUnsigned ? u64{a[l]} * b[l] : static_cast<u64>(with_signs);
       const unsigned __int128 sum = static_cast<unsigned __int128>(product) + c[l] + (carry >> l & 1);
       sums[l] = static_cast<u64>(sum);
       return sum >> 64 != 0;
@@ -208,15 +216,19 @@ class Arithmetic : public Registers {
     Words words{};
     for (u32 k = 0; k < 8; ++k) {
       if (!(i_->table >> k & 1)) continue;
-      for_all([&](int l) { words[l] |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? c[l] : ~c[l]); });
+      for_all([&](int l) {
+        words[l] |= (k & 4 ? a[l] : ~a[l]) & (k & 2 ? b[l] : ~b[l]) & (k & 1 ? c[l] : ~c[l]);
+      });
     }
     set(words);
     if (!i_->n_predicates) return;
-    set_predicate(i_->predicates[0], mask_of([&](int l) { return words[l] != 0; }) | condition(i_->conditions[0]));
+    const u32 any_bits = mask_of([&](int l) { return words[l] != 0; });
+    set_predicate(i_->predicates[0], any_bits | condition(i_->conditions[0]));
   }
 
   void predicate_logic() {
-    const u32 a = condition(i_->conditions[0]), b = condition(i_->conditions[1]), c = condition(i_->conditions[2]);
+    const u32 a = condition(i_->conditions[0]), b = condition(i_->conditions[1]);
+    const u32 c = condition(i_->conditions[2]);
     const u32 tables[] = {i_->table, i_->second_table};
     u32 values[2] = {0, 0};
     for (u32 k = 0; k < 16; ++k) {
@@ -228,7 +240,8 @@ class Arithmetic : public Registers {
 
   // Of two words, the low one first; the shift stops at their width, or wraps.
   void funnel_shift() {
-    const Words low = integers(i_->sources[0]), amount = integers(i_->sources[1]), high = integers(i_->sources[2]);
+    const Words low = integers(i_->sources[0]), amount = integers(i_->sources[1]);
+    const Words high = integers(i_->sources[2]);
     const u32 width = i_->flags & kIs64 ? 64 : 32;
     set_words([&](int l) {
       const u32 by = i_->flags & kWraps ? amount[l] % width : std::min(amount[l], width);
@@ -238,7 +251,9 @@ class Arithmetic : public Registers {
         const u64 shifted = by < 64 ? value << by : 0;
         return static_cast<u32>(i_->flags & kHigh ? shifted >> 32 : shifted);
       }
-      const u64 shifted = i_->flags & kSignExtended ? static_cast<u64>(with_sign >> std::min(by, 63u)) : by < 64 ? value >> by : 0;
+      const u64 shifted = i_->flags & kSignExtended ? static_cast<u64>(with_sign >> std::min(by, 63u))
+                          : by < 64                 ? value >> by
+                                                    : 0;
       return static_cast<u32>(i_->flags & kHigh ? shifted >> 32 : shifted);
     });
   }
@@ -250,7 +265,8 @@ class Arithmetic : public Registers {
     set_comparison(mask_of([&](int l) {
       const bool is_unsigned = i_->flags & kUnsigned;
       const auto holds = [&](u8 comparison) {
-        return is_unsigned ? compare(comparison, a[l], b[l]) : compare(comparison, static_cast<s32>(a[l]), static_cast<s32>(b[l]));
+        if (is_unsigned) return compare(comparison, a[l], b[l]);
+        return compare(comparison, static_cast<s32>(a[l]), static_cast<s32>(b[l]));
       };
       if (!(i_->flags & kExtended)) return holds(how);
       // The upper words decide, unless they are equal.
@@ -342,7 +358,8 @@ class Arithmetic : public Registers {
     const Words a = floats(i_->sources[0]), b = floats(i_->sources[1]), c = floats(i_->sources[2]);
     set_floats([&](int l) {
       const float x = bits<float>(a[l]), y = bits<float>(b[l]);
-      return i_->operation == FADD ? x + y : i_->operation == FMUL ? x * y : std::fma(x, y, bits<float>(c[l]));
+      if (i_->operation == FFMA) return std::fma(x, y, bits<float>(c[l]));
+      return i_->operation == FADD ? x + y : x * y;
     });
   }
 
@@ -350,7 +367,8 @@ class Arithmetic : public Registers {
     const Longs a = doubles(i_->sources[0]), b = doubles(i_->sources[1]), c = doubles(i_->sources[2]);
     set_doubles([&](int l) {
       const double x = bits<double>(a[l]), y = bits<double>(b[l]);
-      return i_->operation == DADD ? x + y : i_->operation == DMUL ? x * y : std::fma(x, y, bits<double>(c[l]));
+      if (i_->operation == DFMA) return std::fma(x, y, bits<double>(c[l]));
+      return i_->operation == DADD ? x + y : x * y;
     });
   }
 

@@ -7,7 +7,8 @@ namespace sass {
 
 class Memory : public Arithmetic {
  protected:
-  Memory(Program& program, u8* shared) : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()) {}
+  Memory(Program& program, u8* shared)
+      : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()) {}
 
   // Carries out the instruction if it is one of these; returns whether it is.
   bool access(u64& more_lines) {
@@ -36,12 +37,15 @@ class Memory : public Arithmetic {
  private:
   u8* place(int lane, u64 address, Operation space) const {
     if (address % i_->size) {
-      std::fprintf(stderr, "sass: %d bytes at %llx: expected a multiple\n", i_->size, static_cast<unsigned long long>(address));
+      std::fprintf(stderr, "sass: %d bytes at %llx: expected a multiple\n", i_->size,
+                   static_cast<unsigned long long>(address));
       std::abort();
     }
     if (space == LDL || space == STL) address = kLocal + static_cast<u32>(address);
     if (space == LDS || space == STS) address = kShared + static_cast<u32>(address);
-    if (address - kLocal < kLocalBytes) return local_.get() + static_cast<u64>(lane) * kLocalBytes + (address - kLocal);
+    if (address - kLocal < kLocalBytes) {
+      return local_.get() + static_cast<u64>(lane) * kLocalBytes + (address - kLocal);
+    }
     if (address - kShared < kSharedBytes) return shared_ + (address - kShared);
     return reinterpret_cast<u8*>(address);
   }
@@ -71,8 +75,12 @@ class Memory : public Arithmetic {
       u32 words[4] = {0, 0, 0, 0};
       const u8* at = place(l, from[l], space);
       std::memcpy(words, at, i_->size);
-      if (i_->is_signed) words[0] = static_cast<u32>(i_->size == 1 ? static_cast<int8_t>(words[0]) : static_cast<s16>(words[0]));
-      for (u32 k = 0; k < (i_->size + 3u) / 4 && i_->target != kZero; ++k) registers_[i_->target + k][l] = words[k];
+      if (i_->is_signed) {
+        const int word = i_->size == 1 ? static_cast<int8_t>(words[0]) : static_cast<s16>(words[0]);
+        words[0] = static_cast<u32>(word);
+      }
+      const u32 n_words = i_->target == kZero ? 0 : (i_->size + 3u) / 4;
+      for (u32 k = 0; k < n_words; ++k) registers_[i_->target + k][l] = words[k];
       // Local words of the same number lie side by side.
       const bool is_local = space == LDL || from[l] - kLocal < kLocalBytes;
       lines.push_back(is_local ? static_cast<u32>(from[l]) / 4 + (1ull << 60) : from[l] / 128);

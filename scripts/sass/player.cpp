@@ -31,10 +31,9 @@ static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
 
 // Plays a kernel. `latencies` are those of the operations, and then that of reading a register that is
 // about to be overwritten. For `seed` see `Warp`.
-extern "C" __attribute__((visibility("default"))) void sass_play(const Instruction* code, const u8* constants,
-                                                               const u8* tables, const u8* addresses,
-                                                               const u16* latencies, Count* counts, s32 n_blocks,
-                                                               s32 n_threads, s32 n_shared, u32 seed) {
+extern "C" __attribute__((visibility("default"))) void sass_play(
+    const Instruction* code, const u8* constants, const u8* tables, const u8* addresses, const u16* latencies,
+    Count* counts, s32 n_blocks, s32 n_threads, s32 n_shared, u32 seed) {
   Program program{code, {}, tables, addresses, latencies, counts};
   std::memcpy(program.constants, constants, kConstants);
   put(program.constants, 0x0, n_threads);
@@ -45,8 +44,9 @@ extern "C" __attribute__((visibility("default"))) void sass_play(const Instructi
     std::vector<std::unique_ptr<Warp>> warps;
     for (s32 first = 0; first < n_threads; first += 32) {
       const u32 of_warp = seed ? seed + static_cast<u32>(block * n_threads + first) : 0;
-      warps.push_back(std::make_unique<Warp>(program, shared.data(), static_cast<u32>(block), static_cast<u32>(first),
-                                             static_cast<u32>(n_threads - first), of_warp));
+      warps.push_back(std::make_unique<Warp>(program, shared.data(), static_cast<u32>(block),
+                                             static_cast<u32>(first), static_cast<u32>(n_threads - first),
+                                             of_warp));
     }
     play_block(warps);
   }

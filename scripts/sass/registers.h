@@ -51,7 +51,8 @@ class Registers {
   Longs pairs(const Source& s) const {
     Source upper = s;
     if (s.kind == kConstant) upper.value += 4;
-    const bool has_upper = (s.kind == kRegister && s.value != kZero) || (s.kind == kUniform && s.value != kUniformZero);
+    const bool has_upper = (s.kind == kRegister && s.value != kZero) ||
+                           (s.kind == kUniform && s.value != kUniformZero);
     if (has_upper) upper.value += 1;
     const Words low = raw(s), high = has_upper || s.kind == kConstant ? raw(upper) : Words{};
     Longs longs;

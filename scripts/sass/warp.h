@@ -22,7 +22,11 @@ class Warp : private Memory {
  public:
   // With a seed, threads that have parted take turns at random, as a GPU may let them, and so do warps.
   Warp(Program& program, u8* shared, u32 block, u32 first_thread, u32 n_threads, u32 seed)
-      : Memory(program, shared), block_(block), first_thread_(first_thread), is_random_(seed != 0), random_(seed) {
+      : Memory(program, shared),
+        block_(block),
+        first_thread_(first_thread),
+        is_random_(seed != 0),
+        random_(seed) {
     live_ = n_threads >= 32 ? ~0u : (1u << n_threads) - 1;
     ready_.push_back({0, live_});
   }
@@ -115,7 +119,8 @@ class Warp : private Memory {
       for (const Waiting& other : waiting_) here |= other.at == at ? other.mask : 0;
       if (wanted & ~here) continue;
       for (Waiting& other : waiting_) other.mask &= other.at == at ? ~wanted : ~0u;
-      waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), [](const Waiting& w) { return !w.mask; }), waiting_.end());
+      const auto has_gone = [](const Waiting& w) { return !w.mask; };
+      waiting_.erase(std::remove_if(waiting_.begin(), waiting_.end(), has_gone), waiting_.end());
       ready_.push_back({at + 1, wanted});
       return true;
     }
@@ -249,7 +254,8 @@ class Warp : private Memory {
   [[noreturn]] void fail(s32 at, const char* why) const {
     std::fprintf(stderr, "sass: block %u, instruction %x: %s\n", block_, static_cast<u32>(16 * at), why);
     for (const Waiting& one : waiting_) {
-      std::fprintf(stderr, "  %08x wait at %x for %08x\n", one.mask, static_cast<u32>(16 * one.at), wanted_by(one));
+      std::fprintf(stderr, "  %08x wait at %x for %08x\n", one.mask, static_cast<u32>(16 * one.at),
+                   wanted_by(one));
     }
     std::abort();
   }

@@ -197,9 +197,9 @@ struct Console {
 
   // Whether an action takes effect, and not the last one again.
   RLB_FN bool takes_action() {
-    const bool takes = next_draw(generators.environment) / 4294967296.0 >= static_cast<f64>(repeat_probability);
+    const f64 draw = next_draw(generators.environment) / 4294967296.0;
     next_draw(generators.environment);  // The other player's.
-    return takes;
+    return draw >= static_cast<f64>(repeat_probability);
   }
 
   // One frame of the agent: its action may give way to the last one. Returns the reward; after the end

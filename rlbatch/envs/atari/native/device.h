@@ -96,8 +96,8 @@ RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment
   write_place(b, env, environment);
 }
 
-// Gives every environment a job, and writes its results: `jobs` [n_envs] or null if all step; `actions` [n_envs] places in the
-// action space; `seeds` [n_envs] of kLoadJob.
+// Gives every environment a job, and writes its results: `jobs` [n_envs] or null if all step;
+// `actions` [n_envs] places in the action space; `seeds` [n_envs] of kLoadJob.
 RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);
   come_near(b.rom);
@@ -252,7 +252,9 @@ RLB_FN void observe_kernel(const DeviceBatch& b, u8* out) {
 
 // --- States, in the form of `HostBatch::save`. ---
 
-RLB_FN s64 saved_screens(const Options& o) { return o.observation_type == kRam ? 0 : 2 * kMaxHeight * kWidth; }
+RLB_FN s64 saved_screens(const Options& o) {
+  return o.observation_type == kRam ? 0 : 2 * kMaxHeight * kWidth;
+}
 
 // Where the parts of a saved state are; not aligned.
 struct SavedState {

@@ -177,7 +177,9 @@ class Grid {
     }
     for (u32 rest = lanes; rest; rest &= rest - 1) {
       Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
-      if (what == Wait::kShuffle && !(lanes >> fiber.lane & 1)) fail("a shuffle from a thread that is not there");
+      if (what == Wait::kShuffle && !(lanes >> fiber.lane & 1)) {
+        fail("a shuffle from a thread that is not there");
+      }
       fiber.result = what == Wait::kLeast ? smallest
                      : what == Wait::kAny ? any_true
                                           : fibers[warp + fiber.lane].value;
@@ -224,7 +226,10 @@ inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 
 inline u32 permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = u64{b} << 32 | a;
   u32 result = 0;
-  for (u32 i = 0; i < 4; ++i) result |= static_cast<u32>(bytes >> 8 * (selector >> 4 * i & 7) & 0xff) << 8 * i;
+  for (u32 i = 0; i < 4; ++i) {
+    const u32 which = selector >> 4 * i & 7;
+    result |= static_cast<u32>(bytes >> 8 * which & 0xff) << 8 * i;
+  }
   return result;
 }
 inline bool any(u32 lanes, bool condition) {

@@ -35,48 +35,49 @@ RLB_HOT void copy_ram(const u8* from, u8* to) {
 }
 
 template <Cart kKind>
-RLB_HOT Near<kKind> taken(const Run& run, s32 left) {
+RLB_HOT Interpreter<kKind> load(const Run& run, s32 left) {
   const State& s = *run.state;
   const Registers r = unpacked(s.cpu);
-  const s32 line_start = s.tia.frame_start / 3;
-  return {near_memory().ram[lane_index()],
-          &s,
-          run.log,
-          run.log_base,
-          line_start + 76 * (s.frame.max_lines + 1),
-          line_start,
-          s.cpu.cycles,
-          run.n_log,
-          left,
-          run.last_access,
-          r.pc,
-          r.a | r.x << 8 | r.y << 16 | r.sp << 24,
-          r.nz,
-          r.c,
-          r.v,
-          s.cpu.bus,
-          packed_banks<kKind>(s.cart),
-          kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0),
-          0x30 | r.d << 3 | r.i << 2};
+  Interpreter<kKind> cpu;
+  cpu.ram = near_memory().ram[lane_index()];
+  cpu.state = &s;
+  cpu.log = run.log;
+  cpu.log_base = run.log_base;
+  cpu.line_start = s.tia.frame_start / 3;
+  cpu.line_limit = cpu.line_start + 76 * (s.frame.max_lines + 1);
+  cpu.cycles = s.cpu.cycles;
+  cpu.n_log = run.n_log;
+  cpu.left = left;
+  cpu.last_access = run.last_access;
+  cpu.pc = r.pc;
+  cpu.axys = r.a | r.x << 8 | r.y << 16 | r.sp << 24;
+  cpu.nz = r.nz;
+  cpu.c = r.c;
+  cpu.v = r.v;
+  cpu.latch = s.cpu.bus;
+  cpu.banks = packed_banks<kKind>(s.cart);
+  cpu.stops = kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0);
+  cpu.status = 0x30 | r.d << 3 | r.i << 2;
+  return cpu;
 }
 
 template <Cart kKind>
-RLB_HOT void put_back(Run& run, const Near<kKind>& near) {
-  Cpu& cpu = run.state->cpu;
-  Registers r = unpacked(cpu);  // For D and I.
-  r.pc = near.pc;
-  r.a = near.axys & 0xff;
-  r.x = near.axys >> 8 & 0xff;
-  r.y = near.axys >> 16 & 0xff;
-  r.sp = near.sp();
-  r.nz = near.nz;
-  r.c = near.c;
-  r.v = near.v;
-  pack(cpu, r);
-  cpu.cycles = near.cycles;
-  cpu.bus = static_cast<u8>(near.latch);
-  run.n_log = near.n_log;
-  run.last_access = near.last_access;
+RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
+  Cpu& stored = run.state->cpu;
+  Registers r = unpacked(stored);  // For D and I.
+  r.pc = cpu.pc;
+  r.a = cpu.axys & 0xff;
+  r.x = cpu.axys >> 8 & 0xff;
+  r.y = cpu.axys >> 16 & 0xff;
+  r.sp = cpu.sp();
+  r.nz = cpu.nz;
+  r.c = cpu.c;
+  r.v = cpu.v;
+  pack(stored, r);
+  stored.cycles = cpu.cycles;
+  stored.bus = static_cast<u8>(cpu.latch);
+  run.n_log = cpu.n_log;
+  run.last_access = cpu.last_access;
 }
 
 // Runs until the frame ends, or for so many instructions.
@@ -85,24 +86,24 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
   constexpr u32 kIdle = ~0u;
   run.ram = near_memory().ram[lane_index()];
   copy_ram(run.state->riot.ram, run.ram);
-  Near<kKind> near = taken<kKind>(run, n_instructions);
+  Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
   const u32 lanes = lanes_here(), lane = lane_index();
   for (;;) {
-    const bool can_run = near.left > 0 && near.n_log < kFullLog;
-    const u32 first = least(lanes, can_run ? turn_of(static_cast<u32>(near.cycles), near.pc) | lane : kIdle);
+    const bool can_run = cpu.left > 0 && cpu.n_log < kFullLog;
+    const u32 first = least(lanes, can_run ? turn_of(static_cast<u32>(cpu.cycles), cpu.pc) | lane : kIdle);
     if (first == kIdle) {
-      if (!any(lanes, near.left > 0)) break;
-      flush_log(run, near.n_log, near.last_access);
-      near.n_log = 0;
+      if (!any(lanes, cpu.left > 0)) break;
+      flush_log(run, cpu.n_log, cpu.last_access);
+      cpu.n_log = 0;
       continue;
     }
-    const u32 pc = from_lane(lanes, near.pc, first & 31);
-    if (!can_run || near.pc != pc) continue;
-    if (near.run()) continue;
-    put_back(run, near);
-    near = taken<kKind>(run, execute_anywhere(run, near.left));
+    const u32 pc = from_lane(lanes, cpu.pc, first & 31);
+    if (!can_run || cpu.pc != pc) continue;
+    if (cpu.run()) continue;
+    store(run, cpu);
+    cpu = load<kKind>(run, execute_anywhere(run, cpu.left));
   }
-  put_back(run, near);
+  store(run, cpu);
   copy_ram(run.ram, run.state->riot.ram);
 }
 

@@ -18,7 +18,9 @@
 
 namespace rlbatch::atari {
 
-enum Mode : u8 { kNoMode, kImplied, kImmediate, kZero, kZeroX, kZeroY, kAbs, kAbsX, kAbsY, kIndX, kIndY, kRelative };
+enum Mode : u8 {
+  kNoMode, kImplied, kImmediate, kZero, kZeroX, kZeroY, kAbs, kAbsX, kAbsY, kIndX, kIndY, kRelative,
+};
 
 enum Operation : u8 {
   kNoOp, kLda, kLdx, kLdy, kSta, kStx, kSty, kOra, kAnd, kEor, kAdc, kSbc, kCmp, kCpx, kCpy, kBit,
@@ -230,7 +232,9 @@ RLB_CONST StepsTable kSteps{};
 constexpr u32 kRamStride = 132;
 
 RLB_FN constexpr u32 program_bytes(Cart kind) {
-  return kind == Cart::k2K || kind == Cart::k4K ? 4096 : kind == Cart::kF6 || kind == Cart::kF6SC ? 16384 : 8192;
+  return kind == Cart::k2K || kind == Cart::k4K     ? 4096
+         : kind == Cart::kF6 || kind == Cart::kF6SC ? 16384
+                                                    : 8192;
 }
 
 #if defined(RLB_CART)
@@ -250,24 +254,24 @@ RLB_HOT NearMemory& near_memory() { return *reinterpret_cast<NearMemory*>(shared
 // All threads of a block copy what they share, before any of them runs.
 RLB_FN void come_near(const u8* rom) {
   NearMemory& m = near_memory();
-  const u32* from = reinterpret_cast<const u32*>(&kSteps);
-  u32* to = reinterpret_cast<u32*>(&m.steps);
+  const u32 *steps = reinterpret_cast<const u32*>(&kSteps), *program = reinterpret_cast<const u32*>(rom);
+  u32* near_steps = reinterpret_cast<u32*>(&m.steps);
   const u32 first = static_cast<u32>(thread_index()), n_threads = static_cast<u32>(block_size());
-  for (u32 i = first; i < sizeof(kSteps) / 4; i += n_threads) to[i] = from[i];
-  for (u32 i = first; i < kNearProgram / 4; i += n_threads) m.program[i] = reinterpret_cast<const u32*>(rom)[i];
+  for (u32 i = first; i < sizeof(kSteps) / 4; i += n_threads) near_steps[i] = steps[i];
+  for (u32 i = first; i < kNearProgram / 4; i += n_threads) m.program[i] = program[i];
   block_barrier();
 }
 
-// What the interpreter works with, in registers.
+// The CPU of one thread, in registers.
 template <Cart kKind>
-struct Near {
+struct Interpreter {
   u8* ram;
   const State* state;
   Log log;
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
   u32 pc, axys, nz, c, v, latch;
-  u32 banks;  // See `packed_banks`.
+  u32 banks;   // See `packed_banks`.
   u32 stops;   // What `Step` is not executed.
   u32 status;  // Those of the flags that do not change here.
 
@@ -348,8 +352,9 @@ struct Near {
     }
     switch (opcode) {
       case 0x24: case 0x2c: {  // BIT
+        const bool is_absolute = s.masks >> 24;
         u32 value;
-        if (!read(s.masks >> 24 ? address : byte, now, s.masks >> 24 ? address >> 8 : byte, value)) return false;
+        if (!read(is_absolute ? address : byte, now, is_absolute ? address >> 8 : byte, value)) return false;
         latch = value;
         nz = (axys & value & 0xff) | (value & 0x80) << 1;
         v = value >> 6 & 1;
@@ -375,8 +380,9 @@ struct Near {
         break;
       }
       case 0x6c: {  // JMP ( )
+        const u32 upper = (address & 0xff00) | ((address + 1) & 0xff);
         u32 low, high;
-        if (!read(address, now, 0, low) || !read((address & 0xff00) | ((address + 1) & 0xff), now, 0, high)) return false;
+        if (!read(address, now, 0, low) || !read(upper, now, 0, high)) return false;
         latch = high;
         pc = low | high << 8;
         break;
@@ -467,7 +473,8 @@ struct Near {
         if (what & kIsIndirectX) index = 0;
       }
       address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
-      const s32 now = cycles + static_cast<s32>((what & kCycles) + (what & kMayCross ? (low + index) >> 8 : 0));
+      const u32 crossed = what & kMayCross ? (low + index) >> 8 : 0;
+      const s32 now = cycles + static_cast<s32>((what & kCycles) + crossed);
       const bool is_ram = (address & 0x1280) == 0x80;
       u8& cell = ram[address & 0x7f];
       u32 value = what & kDoesRead ? cell : byte;
