@@ -79,7 +79,7 @@ class Game:
 
     @property
     def rule(self) -> int:
-        """Number of the game in alphabetical order: `Rule` in `native/games.h`."""
+        """Number of the game in alphabetical order: `Rule` in `native/rule.h`."""
         return list(GAMES).index(self.name)
 
     @property

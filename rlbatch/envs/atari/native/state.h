@@ -2,9 +2,9 @@
 #pragma once
 
 #include "cart.h"
-#include "games.h"
 #include "platform.h"
 #include "riot.h"
+#include "rule.h"
 #include "tia.h"
 
 namespace rlbatch::atari {
