@@ -13,10 +13,19 @@ class Arithmetic : public Registers {
   bool compute() { return compute_integers() || compute_bits() || compute_reals(); }
 
  private:
+  // The value of the first thread; a predicate says which threads have others.
+  void to_uniform() {
+    const Words a = source(0);
+    const u32 first = a[__builtin_ctz(mask_)];
+    if (i_->n_predicates) set_predicate(i_->predicates[0], mask_of([&](int l) { return a[l] != first; }));
+    set(a);
+  }
+
   bool compute_integers() {
     const Instruction& i = *i_;
     switch (static_cast<Operation>(i.operation)) {
-      case MOV: case R2UR: set(source(0)); break;
+      case MOV: set(source(0)); break;
+      case R2UR: to_uniform(); break;
       case IMAD: multiply_add(); break;
       case IMAD_WIDE: multiply_add_wide(false); break;
       case IMAD_HI: multiply_add_wide(true); break;

@@ -24,7 +24,7 @@ _MODIFIERS = {
         **{"L": "Left", "HI": "High", "W": "Wraps", "R": "", "U32": "", "S32": "SignExtended"},
         **{"U64": "Is64", "S64": "Is64 SignExtended"},
     },
-    "ISETP": {"U32": "Unsigned", "EX": "Extended", "OR": "IsOr", "AND": ""},
+    "ISETP": {"U32": "Unsigned", "EX": "Extended", "OR": "IsOr", "XOR": "IsXor", "AND": ""},
     "FSETP": {"OR": "IsOr", "AND": "", "FTZ": ""},
     "DSETP": {"OR": "IsOr", "AND": ""},
     "SGXT": {"U32": "Unsigned"},
@@ -37,11 +37,11 @@ _MODIFIERS = {
     "LDC": {"64": "Is64"},
     "BMOV": {"32": "", "CLEAR": "Clears"},
     "VOTE": {"ANY": ""},
-    "REDUX": {"MIN": ""},
+    "REDUX": {"MIN": "", "OR": "IsOr"},
     "SHFL": {"IDX": ""},
     "CALL": {"REL": "", "NOINC": ""},
     "RET": {"REL": "", "NODEC": ""},
-    "WARPSYNC": {"EXCLUSIVE": "", "ALL": ""},
+    "WARPSYNC": {"EXCLUSIVE": "", "ALL": "", "COLLECTIVE": ""},
     "BAR": {"SYNC": "", "DEFER_BLOCKING": ""},
     **dict.fromkeys(("FADD", "FMUL", "FFMA"), {"RP": "Up", "RM": "Down", "FTZ": ""}),
     **dict.fromkeys(("DADD", "DMUL", "DFMA"), {"RP": "Up", "RM": "Down"}),
@@ -143,7 +143,8 @@ class Decoder:
             **dict.fromkeys(("VOTE", "SHFL"), self._exchange),
             **dict.fromkeys(("BSSY", "BSYNC", "BREAK", "BMOV"), self._barrier),
             **dict.fromkeys(("BRA", "CALL", "RET", "BRX", "EXIT"), self._jump),
-            **dict.fromkeys(("WARPSYNC", "BAR", "NOP"), self._jump),
+            **dict.fromkeys(("WARPSYNC", "ENDCOLLECTIVE", "BAR", "NOP"), self._jump),
+            "R2UR": self._to_uniform,
             "LDC": self._constant,
             "HFMA2": self._halves,
         }
@@ -197,6 +198,12 @@ class Decoder:
         if not self._predicates(0):
             self._target(operands[0])
         self._sources(0, operands[-1:])
+
+    def _to_uniform(self) -> None:
+        self._operation(self.stem)
+        first = self._predicates(0)
+        self._target(self.operands[first])
+        self._sources(first + 1)
 
     def _constant(self) -> None:
         self._operation(self.stem)
@@ -304,18 +311,20 @@ class Decoder:
 
     def _jump(self) -> None:
         i, operands = self.i, self.operands
-        self._operation(self.stem)
+        is_divergence = "DIV" in self.modifiers
+        self._operation("BRA_DIV" if is_divergence else self.stem, {"DIV"})
         conditions = [text for text in operands if _PREDICATE.fullmatch(text)]
         rest = [text for text in operands if not _PREDICATE.fullmatch(text)]
         self._sources(0, conditions)
         if self.stem in ("BRA", "CALL"):
-            i.to = self.labels[rest[0].strip("`()")]
+            i.to = self.labels[rest[-1].strip("`()")]
+            self._sources(0, rest[:-1])
         elif self.stem in ("BRX", "RET"):
             register, place = rest[0].split()
             self._sources(0, [register])
             i.offset = int(place, 16) if self.stem == "BRX" else 0
         elif self.stem == "WARPSYNC":
-            self._sources(0, rest)
+            self._sources(0, rest[:1])
 
     def _barrier(self) -> None:
         operands = self.operands

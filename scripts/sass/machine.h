@@ -7,8 +7,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <list>
 #include <memory>
 #include <random>
+#include <unordered_map>
 #include <vector>
 
 namespace sass {
@@ -21,13 +23,14 @@ using s32 = int32_t;
 using u64 = uint64_t;
 using s64 = int64_t;
 
-#define OPERATIONS(X)                                                                              \
-  X(NOP) X(MOV) X(IMAD) X(IMAD_WIDE) X(IMAD_HI) X(IADD3) X(LEA) X(LEA_HI) X(LOP3) X(SHF) X(ISETP)    \
-  X(SEL) X(PRMT) X(SGXT) X(VIMNMX) X(VIMNMX3) X(VIADDMNMX) X(FLO) X(POPC) X(BREV) X(IABS) X(R2UR)    \
-  X(P2R) X(R2P) X(PLOP3) X(CS2R) X(S2R) X(LD) X(ST) X(LDL) X(STL) X(LDS) X(STS) X(LDC) X(BRA) X(BRX) \
-  X(CALL) X(RET) X(EXIT) X(BSSY) X(BSYNC) X(BREAK) X(BMOV_GET) X(BMOV_SET) X(WARPSYNC) X(VOTE)       \
-  X(REDUX) X(SHFL) X(BAR) X(FADD) X(FMUL) X(FFMA) X(FSEL) X(FSETP) X(DADD) X(DMUL) X(DFMA) X(DSETP) X(I2F)   \
-  X(I2F_64) X(F2I) X(F2I_64) X(F2F_64) X(MUFU_RCP) X(MUFU_RCP64) X(HFMA2)
+#define OPERATIONS(X)                                                                               \
+  X(NOP) X(MOV) X(IMAD) X(IMAD_WIDE) X(IMAD_HI) X(IADD3) X(LEA) X(LEA_HI) X(LOP3) X(SHF) X(ISETP)   \
+  X(SEL) X(PRMT) X(SGXT) X(VIMNMX) X(VIMNMX3) X(VIADDMNMX) X(FLO) X(POPC) X(BREV) X(IABS) X(R2UR)   \
+  X(P2R) X(R2P) X(PLOP3) X(CS2R) X(S2R) X(LD) X(ST) X(LDL) X(STL) X(LDS) X(STS) X(LDC) X(BRA)       \
+  X(BRX) X(BRA_DIV) X(CALL) X(RET) X(EXIT) X(BSSY) X(BSYNC) X(BREAK) X(BMOV_GET) X(BMOV_SET)        \
+  X(WARPSYNC) X(ENDCOLLECTIVE) X(VOTE) X(REDUX) X(SHFL) X(BAR) X(FADD) X(FMUL) X(FFMA) X(FSEL)      \
+  X(FSETP) X(DADD) X(DMUL) X(DFMA) X(DSETP) X(I2F) X(I2F_64) X(F2I) X(F2I_64) X(F2F_64)             \
+  X(MUFU_RCP) X(MUFU_RCP64) X(HFMA2)
 #define ENUMERATOR(name) name,
 enum Operation : u16 { OPERATIONS(ENUMERATOR) kOperations };
 #define NAME(name) #name " "
@@ -35,7 +38,7 @@ const char kNames[] = OPERATIONS(NAME);
 
 #define FLAGS(X)                                                                                     \
   X(Unsigned) X(Carry) X(Extended) X(High) X(SignExtended) X(Wraps) X(Is64) X(ShiftAmount) X(IsOr)    \
-  X(Relu) X(Down) X(Up) X(Clears) X(Unordered) X(Left) X(Pairs16)
+  X(Relu) X(Down) X(Up) X(Clears) X(Unordered) X(Left) X(Pairs16) X(IsXor)
 #define BIT_NUMBER(name) k##name##Bit,
 enum FlagBit : u32 { FLAGS(BIT_NUMBER) };
 #define BIT(name) k##name = 1u << k##name##Bit,
@@ -66,8 +69,12 @@ struct Instruction {
   u8 stall, write_barrier, read_barrier, waits;
 };
 
+// Behind the latencies of the operations: of reading a register that is about to be overwritten, and of
+// a load that the first-level cache cannot answer.
+enum : u32 { kReadLatency = kOperations, kMissLatency };
+
 struct Count {
-  u64 slots, threads, cycles;
+  u64 slots, threads, cycles, misses;
 };
 
 // Where the memories are that have no addresses of the host.
@@ -131,6 +138,7 @@ struct Program {
   const u8* tables;     // Bank 2: where jumps go.
   const u8* addresses;  // Bank 4: of global variables.
   const u16* latencies;
+  u32 cache_lines;
   Count* counts;
 
   const u8* bank(u32 number) const { return number == 0 ? constants : number == 2 ? tables : addresses; }

@@ -5,16 +5,48 @@
 
 namespace sass {
 
+// A warp's share of the first-level cache: the lines that were used last.
+class Cache {
+ public:
+  explicit Cache(u32 n_lines) : n_lines_(n_lines) {}
+
+  // Returns whether the line had to be fetched.
+  bool touch(u64 line) {
+    const auto found = places_.find(line);
+    if (found != places_.end()) {
+      order_.splice(order_.begin(), order_, found->second);
+      return false;
+    }
+    if (order_.size() == n_lines_) {
+      places_.erase(order_.back());
+      order_.pop_back();
+    }
+    order_.push_front(line);
+    places_[line] = order_.begin();
+    return true;
+  }
+
+ private:
+  const u32 n_lines_;
+  std::list<u64> order_;
+  std::unordered_map<u64, std::list<u64>::iterator> places_;
+};
+
+// Lines of memory that a load has touched beyond the first one, and those of all that were not cached.
+struct Traffic {
+  u64 more_lines = 0, misses = 0;
+};
+
 class Memory : public Arithmetic {
  protected:
   Memory(Program& program, u8* shared)
-      : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()) {}
+      : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()), cache_(program.cache_lines) {}
 
   // Carries out the instruction if it is one of these; returns whether it is.
-  bool access(u64& more_lines) {
+  bool access(Traffic& traffic) {
     const Instruction& i = *i_;
     switch (static_cast<Operation>(i.operation)) {
-      case LD: case LDL: case LDS: more_lines = load(static_cast<Operation>(i.operation)); break;
+      case LD: case LDL: case LDS: traffic = load(static_cast<Operation>(i.operation)); break;
       case ST: case STL: case STS: store(static_cast<Operation>(i.operation)); break;
       case LDC: {
         const Words index = source(0);
@@ -63,8 +95,15 @@ class Memory : public Arithmetic {
     return found;
   }
 
-  // Returns how many lines of memory beyond the first one are touched.
-  u64 load(Operation space) {
+  // The line of 128 bytes that an address is in; 0 in shared memory, where there are none.
+  static u64 line_of(u64 address, Operation space) {
+    if (space == LDS || space == STS || address - kShared < kSharedBytes) return 0;
+    // Local words of the same number lie side by side.
+    const bool is_local = space == LDL || space == STL || address - kLocal < kLocalBytes;
+    return is_local ? static_cast<u32>(address) / 4 + kLocal : address / 128;
+  }
+
+  Traffic load(Operation space) {
     Longs from = addresses(space);
     if (i_->n_sources > 1) {
       const Words more = raw(i_->sources[1]);
@@ -81,12 +120,14 @@ class Memory : public Arithmetic {
       }
       const u32 n_words = i_->target == kZero ? 0 : (i_->size + 3u) / 4;
       for (u32 k = 0; k < n_words; ++k) registers_[i_->target + k][l] = words[k];
-      // Local words of the same number lie side by side.
-      const bool is_local = space == LDL || from[l] - kLocal < kLocalBytes;
-      lines.push_back(is_local ? static_cast<u32>(from[l]) / 4 + (1ull << 60) : from[l] / 128);
+      lines.push_back(line_of(from[l], space));
     });
     std::sort(lines.begin(), lines.end());
-    return static_cast<u64>(std::unique(lines.begin(), lines.end()) - lines.begin()) - 1;
+    lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
+    Traffic traffic;
+    for (u64 line : lines) traffic.misses += line && cache_.touch(line);
+    traffic.more_lines = lines.size() - 1;
+    return traffic;
   }
 
   void store(Operation space) {
@@ -100,11 +141,13 @@ class Memory : public Arithmetic {
     for_each(mask_, [&](int l) {
       const u32 values[4] = {words[0][l], words[1][l], words[2][l], words[3][l]};
       std::memcpy(place(l, to[l], space), values, i_->size);
+      if (const u64 line = line_of(to[l], space)) cache_.touch(line);
     });
   }
 
   u8* shared_;
   std::unique_ptr<u8[]> local_;
+  Cache cache_;
 };
 
 }  // namespace sass

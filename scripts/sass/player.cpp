@@ -29,12 +29,11 @@ static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
   }
 }
 
-// Plays a kernel. `latencies` are those of the operations, and then that of reading a register that is
-// about to be overwritten. For `seed` see `Warp`.
+// Plays a kernel, with so many lines of the first-level cache for each warp. For `seed` see `Warp`.
 extern "C" __attribute__((visibility("default"))) void sass_play(
     const Instruction* code, const u8* constants, const u8* tables, const u8* addresses, const u16* latencies,
-    Count* counts, s32 n_blocks, s32 n_threads, s32 n_shared, u32 seed) {
-  Program program{code, {}, tables, addresses, latencies, counts};
+    Count* counts, s32 n_blocks, s32 n_threads, s32 n_shared, u32 cache_lines, u32 seed) {
+  Program program{code, {}, tables, addresses, latencies, cache_lines, counts};
   std::memcpy(program.constants, constants, kConstants);
   put(program.constants, 0x0, n_threads);
   put(program.constants, 0x20, kLocal);

@@ -11,9 +11,9 @@ import numpy as np
 
 from rlbatch.envs.atari import build
 
-# Cycles until a result can be used, assumed: a first-level cache answers all loads. Operations that
-# are not here have a fixed latency, which the compiler has encoded as a stall; and how long a
-# source register is read.
+# Cycles until a result can be used, assumed; of loads, if the first-level cache answers. Operations
+# that are not here have a fixed latency, which the compiler has encoded as a stall; and how long a
+# source register is read, and how long the second-level cache takes to answer.
 LATENCIES = {
     **dict.fromkeys(("LD", "LDL"), 36),
     **dict.fromkeys(("LDS", "LDC"), 30),
@@ -24,7 +24,7 @@ LATENCIES = {
     **dict.fromkeys(("ST", "STL", "STS", "DADD", "DMUL", "DFMA", "DSETP"), 10),
     **dict.fromkeys(("BRA", "CALL"), 8),
 }
-_FIXED_LATENCY, _READ_LATENCY = 5, 12
+_FIXED_LATENCY, _READ_LATENCY, MISS_LATENCY = 5, 12, 250
 
 _FOLDER = Path(__file__).parent
 
@@ -69,7 +69,7 @@ class Player:
         play: Plays a kernel; see `player.cpp`.
         operations: Numbers of the operations, by name.
         flags: Bits of the flags, by name.
-        latencies: [operations + 1] uint16, cycles: see `LATENCIES`.
+        latencies: [operations + 2] uint16, cycles: see `LATENCIES`.
     """
 
     def __init__(self) -> None:
@@ -87,8 +87,8 @@ class Player:
         self.operations = {name: k for k, name in enumerate(names)}
         flags = library.sass_flags().decode().split()
         self.flags = {name: 1 << k for k, name in enumerate(flags)}
-        latencies = [*(LATENCIES.get(name, _FIXED_LATENCY) for name in names), _READ_LATENCY]
-        self.latencies = np.array(latencies, np.uint16)
+        latencies = [LATENCIES.get(name, _FIXED_LATENCY) for name in names]
+        self.latencies = np.array([*latencies, _READ_LATENCY, MISS_LATENCY], np.uint16)
 
 
 @functools.cache

@@ -23,6 +23,11 @@ from scripts.sass.player import Instruction, load_player
 
 ARCHITECTURE = "sm_90"
 
+# First-level cache of a multiprocessor, in KB, of which shared memory takes one of these parts, and
+# how many warps have 255 registers of its 65,536. Source: CUDA C++ Programming Guide 13.0, 20.8.3.
+_CACHE_KB, _PARTS_KB = 256, (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
+_WARPS, _LINE = 8, 128
+
 _PARAMETERS = 0x210  # Where a kernel's parameters begin in constant bank 0.
 _CONSTANTS = 0x400
 
@@ -110,6 +115,13 @@ class Program:
         return np.frombuffer(self._elf.section(f".nv.constant2.{kernel}") + bytes(16), np.uint8)
 
 
+def _cache_lines(n_threads: int, n_shared: int) -> int:
+    """Returns the lines of the cache that each warp has, if they have equal shares."""
+    blocks = max(1, _WARPS * 32 // n_threads)
+    taken = min(part for part in _PARTS_KB if part >= min(blocks * (n_shared / 1024 + 1), 228))
+    return 1024 * (_CACHE_KB - taken) // (_LINE * _WARPS)
+
+
 class SassKernels:
     """The kernels of a game, played on a CPU; as `build.Kernels`.
 
@@ -131,11 +143,11 @@ class SassKernels:
     def forget(self) -> None:
         """Begins to count anew."""
         self._counts = {
-            name: np.zeros((len(code), 3), np.uint64) for name, code in self.program.code.items()
+            name: np.zeros((len(code), 4), np.uint64) for name, code in self.program.code.items()
         }
 
     def counts(self, kernel: str) -> np.ndarray:
-        """Returns [instructions, 3] int64: issue slots, threads in them, cycles."""
+        """Returns [instructions, 4] int64: issue slots, threads in them, cycles, lines fetched."""
         return self._counts[kernel].astype(np.int64)
 
     def shares(self, kernel: str) -> dict[str, float]:
@@ -167,7 +179,8 @@ class SassKernels:
             self._counts[name],
         )
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        player.play(self.program.code[name], *pointers, n_blocks, n_threads, n_shared, self._seed)
+        shape = n_blocks, n_threads, n_shared, _cache_lines(n_threads, n_shared)
+        player.play(self.program.code[name], *pointers, *shape, self._seed)
 
 
 @contextlib.contextmanager

@@ -115,9 +115,11 @@ class Registers {
 
   void set_comparison(u32 value) {
     const u32 also = condition(i_->conditions[0]);
-    const bool is_or = i_->flags & kIsOr;
-    set_predicate(i_->predicates[0], is_or ? value | also : value & also);
-    if (i_->n_predicates > 1) set_predicate(i_->predicates[1], is_or ? ~value | also : ~value & also);
+    const auto together = [&](u32 one) {
+      return i_->flags & kIsOr ? one | also : i_->flags & kIsXor ? one ^ also : one & also;
+    };
+    set_predicate(i_->predicates[0], together(value));
+    if (i_->n_predicates > 1) set_predicate(i_->predicates[1], together(~value));
   }
 
   Program& program_;

@@ -150,16 +150,16 @@ class Warp : private Memory {
       if (i_->waits >> k & 1) issued = std::max(issued, scoreboards_[k]);
     }
     path_.at = at + 1;
-    u64 more_lines = 0;
-    const bool goes_on = !mask_ || execute(more_lines);
-    const u64 latency = program_.latencies[i_->operation];
+    Traffic traffic;
+    const bool goes_on = !mask_ || execute(traffic);
+    const u64 latency = traffic.misses ? program_.latencies[kMissLatency] : program_.latencies[i_->operation];
     if (i_->write_barrier < 6) {
       u64& until = scoreboards_[i_->write_barrier];
-      until = std::max(until, issued + latency + 2 * more_lines);
+      until = std::max(until, issued + latency + 2 * traffic.more_lines);
     }
     if (i_->read_barrier < 6) {
       u64& until = scoreboards_[i_->read_barrier];
-      until = std::max(until, issued + program_.latencies[kOperations]);
+      until = std::max(until, issued + program_.latencies[kReadLatency]);
     }
     u64 next = issued + std::max<u64>(i_->stall, 1);
     const bool is_jump = i_->operation >= BRA && i_->operation <= RET;
@@ -168,17 +168,21 @@ class Warp : private Memory {
     count.slots += 1;
     count.threads += static_cast<u64>(__builtin_popcount(mask_));
     count.cycles += next - now_;
+    count.misses += traffic.misses;
     now_ = next;
     return goes_on;
   }
 
   // Returns false if the path ends or has to wait.
-  bool execute(u64& more_lines) {
-    if (compute() || access(more_lines) || exchange()) return true;
+  bool execute(Traffic& traffic) {
+    if (compute() || access(traffic) || exchange()) return true;
     const Instruction& i = *i_;
     switch (static_cast<Operation>(i.operation)) {
-      case NOP: break;
+      case NOP: case ENDCOLLECTIVE: break;
       case BRA: go(all_conditions(), i.to); break;
+      case BRA_DIV:  // All together, unless they are those that are named.
+        if (mask_ != source(0)[__builtin_ctz(mask_)]) go(path_.mask, i.to);
+        break;
       case CALL: go(mask_, i.to); break;
       case BRX: case RET: {
         const s32 base = i.operation == BRX ? 16 * path_.at + i.offset : 0;
@@ -233,9 +237,12 @@ class Warp : private Memory {
       }
       case REDUX: {
         const Words a = source(0);
-        u32 least = ~0u;
-        for_each(mask_, [&](int l) { least = std::min(least, a[l]); });
-        set_words([&](int) { return least; });
+        u32 least = ~0u, any_bits = 0;
+        for_each(mask_, [&](int l) {
+          least = std::min(least, a[l]);
+          any_bits |= a[l];
+        });
+        set_words([&](int) { return i.flags & kIsOr ? any_bits : least; });
         break;
       }
       case SHFL: {
