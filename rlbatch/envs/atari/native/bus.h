@@ -36,6 +36,7 @@ struct Run {
 RLB_COLD RLB_FN void flush_log(Run& run, s32 n_log, s32 last_access,
                                s32 drawn_before = kGoesOn) {
   ++run.n_replays;
+  if (!n_log && drawn_before == kGoesOn && is_drawn(run.state->tia, 3 * last_access)) return;
   replay(run.state->tia, run.picture, run.log, n_log, run.log_base, last_access, run.screen,
          drawn_before);
 }

@@ -19,14 +19,17 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 // The threads of a warp play the same game at different places, and a warp does one thing at a time.
 // So it runs those first that are behind, by the clock of the beam in steps of a few lines, and
 // among these the lowest address: behind loops and branches they meet again. With the first run all
-// that are at the same place of the program, up to the next jump. Threads whose logs are full wait,
-// and all logs are replayed together.
+// that are at the same place of the program, up to the next jump.
+//
+// All logs are replayed together. For that, threads whose logs are full wait, and so do those that read
+// collisions: for some lines, in which others come to do so.
 //
 // `scripts/gpu_estimate.py` counts how well that works; the clock alone, and steps of other
 // lengths, work less well.
+constexpr s32 kPatience = 76 * 12;  // Cycles of the CPU.
 
 // Who runs first, for `least`; the lowest five bits are free.
-RLB_HOT u32 turn_of(u32 cycles, u32 pc) { return (cycles >> 9) << 18 | (pc & 0x1fff) << 5; }
+RLB_HOT u32 turn_of(s32 cycles, u32 pc) { return static_cast<u32>(cycles) >> 9 << 18 | (pc & 0x1fff) << 5; }
 
 RLB_HOT void copy_ram(const u8* from, u8* to) {
   for (s32 i = 0; i < 128; i += 4) {
@@ -55,6 +58,7 @@ RLB_HOT Interpreter<kKind> load(const Run& run, s32 left) {
   cpu.c = r.c;
   cpu.v = r.v;
   cpu.latch = s.cpu.bus;
+  cpu.waits = 0;
   cpu.banks = packed_banks<kKind>(s.cart);
   cpu.stops = kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0);
   cpu.status = 0x30 | r.d << 3 | r.i << 2;
@@ -83,23 +87,29 @@ RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
 // Runs until the frame ends, or for so many instructions.
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
-  constexpr u32 kIdle = ~0u;
+  constexpr u32 kIdle = ~0u, kWaits = 0x10000;  // A bit above those of a place.
   run.ram = near_memory().ram[lane_index()];
   copy_ram(run.state->riot.ram, run.ram);
   Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
   const u32 lanes = lanes_here(), lane = lane_index();
   for (;;) {
     const bool can_run = cpu.left > 0 && cpu.n_log < kFullLog;
-    const u32 first = least(lanes, can_run ? turn_of(static_cast<u32>(cpu.cycles), cpu.pc) | lane : kIdle);
-    if (first == kIdle) {
-      if (!any(lanes, cpu.left > 0)) break;
+    const u32 turn = turn_of(cpu.cycles + (cpu.waits ? kPatience : 0), cpu.pc) | lane;
+    const u32 first = least(lanes, can_run ? turn : kIdle);
+    if (first == kIdle && !any(lanes, cpu.left > 0)) break;
+    const u32 place = from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
+    if (first == kIdle || place & kWaits) {
       flush_log(run, cpu.n_log, cpu.last_access);
       cpu.n_log = 0;
+      cpu.waits = 0;
       continue;
     }
-    const u32 pc = from_lane(lanes, cpu.pc, first & 31);
-    if (!can_run || cpu.pc != pc) continue;
+    if (!can_run || cpu.waits || cpu.pc != place) continue;
     if (cpu.run()) continue;
+    if (cpu.waits) {
+      ++cpu.left;  // It will come again.
+      continue;
+    }
     store(run, cpu);
     cpu = load<kKind>(run, execute_anywhere(run, cpu.left));
   }

@@ -25,6 +25,11 @@
 
 namespace rlbatch::atari {
 
+// Whether a draw up to a clock would do nothing.
+RLB_HOT bool is_drawn(const Tia& tia, s32 clock) {
+  return clock < tia.window_start || clock <= tia.drawn || tia.drawn >= tia.window_end;
+}
+
 // Replays TIA writes. Everything that outlives a replay is in `Tia`; the masks of the line in
 // progress begin anew at `drawn`, because a replay ends by accounting for all that was drawn.
 struct Beam {
@@ -83,7 +88,7 @@ struct Beam {
 
   // Draws up to a clock with the registers as they are.
   RLB_HOT void advance(s32 clock) {
-    if (clock < tia.window_start || clock <= tia.drawn || tia.drawn >= tia.window_end) return;
+    if (is_drawn(tia, clock)) return;
     if (clock > tia.window_end) clock = tia.window_end;
     tia.draw_began = tia.drawn;
     if (RLB_LIKELY(clock <= tia.line_start + kLine && !tia.hmove_blank)) {

@@ -271,6 +271,7 @@ struct Interpreter {
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
   u32 pc, axys, nz, c, v, latch;
+  u32 waits;   // For a replay of the log, to read collisions.
   u32 banks;   // See `packed_banks`.
   u32 stops;   // What `Step` is not executed.
   u32 status;  // Those of the flags that do not change here.
@@ -415,8 +416,11 @@ struct Interpreter {
     }
     if (address & 0x1000) return false;
     if (!(address & 0x80)) {
-      if ((address & 15) < 8) return false;
+      const bool is_collision = (address & 15) < 8;
+      if (is_collision && !n_log) return false;
       last_access = now;
+      waits = is_collision;
+      if (is_collision) return false;
       value = read_input(*state, address & 15, now) | (noise & 0x3f);
       return true;
     }
