@@ -9,12 +9,14 @@ what the CPU core gives, and counts, per emulated frame of one environment:
   step and that make the observations;
 - `threads`: how many of a warp's 32 threads work in a slot of the former, on average;
 - `step_cycles`: cycles of a warp, by a model of its stalls, for a frame of all its environments;
-  `shares`: of these, by function.
+  `step_misses`: lines of 128 bytes that it fetches in these from the second-level cache; `shares`:
+  of the cycles, by function.
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
 warps each, which is what 32,768 environments are, that never wait for each other, and if the
 observations, which have many warps, use `--utilisation` of its slots. It is an estimate, not a
-measurement: latencies are assumed, and caches never miss. Prints a table and one JSON object.
+measurement: latencies are assumed, each warp has an equal share of the first-level cache, and the
+second-level cache and those of instructions never miss. Prints a table and one JSON object.
 """
 
 from __future__ import annotations
@@ -89,6 +91,7 @@ def count(game: str, config: Config) -> dict[str, Any]:
         "observe_slots": looks[:, 0].sum() / n_frames,
         "threads": steps[:, 1].sum() / steps[:, 0].sum(),
         "step_cycles": steps[:, 2].sum() / (n_frames / _WARP),
+        "step_misses": steps[:, 3].sum() / (n_frames / _WARP),
         "shares": {name: round(share, 3) for name, share in shares.items() if share >= 0.01},
     }
 
@@ -115,13 +118,14 @@ def main(config: Config) -> None:
         )
     means = {
         f"geomean_{name}": math.exp(statistics.fmean(math.log(one[name]) for one in found.values()))
-        for name in ("step_slots", "observe_slots", "threads", "step_cycles", "frames_per_second")
+        for name in next(iter(found.values()))
+        if name != "shares"
     }
     assumed = {
         "architecture": sass.ARCHITECTURE,
         "warps_per_scheduler": config.warps_per_scheduler,
         "utilisation": config.utilisation,
-        "latencies": sass.LATENCIES,
+        "latencies": {**sass.LATENCIES, "first-level miss": sass.MISS_LATENCY},
     }
     print(json.dumps({"benchmark": "gpu_estimate", **means, "assumed": assumed, "games": found}))
 

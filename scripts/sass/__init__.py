@@ -10,11 +10,11 @@ turns it into text, this module decodes the text, and `player.cpp` plays it, in 
 
 so that the code itself can be compared with the CPU core, and what it costs can be counted: the
 issue slots of every instruction, and how many threads of a warp work in them. Cycles are a model,
-with latencies that are assumed (`LATENCIES`).
+with latencies that are assumed (`LATENCIES`, `MISS_LATENCY`), and with the first-level cache.
 """
 
 from scripts.sass.decoder import SassError
-from scripts.sass.player import LATENCIES
+from scripts.sass.player import LATENCIES, MISS_LATENCY
 from scripts.sass.programs import ARCHITECTURE, played
 
-__all__ = ["ARCHITECTURE", "LATENCIES", "SassError", "played"]
+__all__ = ["ARCHITECTURE", "LATENCIES", "MISS_LATENCY", "SassError", "played"]

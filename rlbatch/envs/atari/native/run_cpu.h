@@ -97,8 +97,8 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
     const u32 turn = turn_of(cpu.cycles + (cpu.waits ? kPatience : 0), cpu.pc) | lane;
     const u32 first = least(lanes, can_run ? turn : kIdle);
     if (first == kIdle && !any(lanes, cpu.left > 0)) break;
-    const u32 place = from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
-    if (first == kIdle || place & kWaits) {
+    const u32 place = first == kIdle ? kWaits : from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
+    if (place & kWaits) {
       flush_log(run, cpu.n_log, cpu.last_access);
       cpu.n_log = 0;
       cpu.waits = 0;
