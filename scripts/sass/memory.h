@@ -40,7 +40,10 @@ struct Traffic {
 class Memory : public Arithmetic {
  protected:
   Memory(Program& program, u8* shared)
-      : Arithmetic(program), shared_(shared), local_(new u8[32 * kLocalBytes]()), cache_(program.cache_lines) {}
+      : Arithmetic(program),
+        shared_(shared),
+        local_(new u8[32 * kLocalBytes]()),
+        cache_(program.cache_lines) {}
 
   // Carries out the instruction if it is one of these; returns whether it is.
   bool access(Traffic& traffic) {

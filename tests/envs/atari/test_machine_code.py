@@ -45,11 +45,12 @@ def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> No
                 assert torch.equal(after[name], expected[name])
             assert torch.equal(following["frame"], expected_next["frame"])
         assert np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
-        slots, threads, cycles = kernels_of(game).counts("rlb_step").sum(0)
+        slots, threads, cycles, misses = kernels_of(game).counts("rlb_step").sum(0)
         env.close()
     native.close()
     assert threads <= 32 * slots
     assert cycles >= slots
+    assert 0 < misses < slots
 
 
 def test_what_is_not_known_is_an_error() -> None:

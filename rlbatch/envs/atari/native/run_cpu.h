@@ -87,7 +87,7 @@ RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
 // Runs until the frame ends, or for so many instructions.
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
-  constexpr u32 kIdle = ~0u, kWaits = 0x10000;  // A bit above those of a place.
+  constexpr u32 kIdle = ~0u, kWaits = 0x10000;  // A bit that no address has.
   run.ram = near_memory().ram[lane_index()];
   copy_ram(run.state->riot.ram, run.ram);
   Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
@@ -97,7 +97,8 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
     const u32 turn = turn_of(cpu.cycles + (cpu.waits ? kPatience : 0), cpu.pc) | lane;
     const u32 first = least(lanes, can_run ? turn : kIdle);
     if (first == kIdle && !any(lanes, cpu.left > 0)) break;
-    const u32 place = first == kIdle ? kWaits : from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
+    u32 place = kWaits;
+    if (first != kIdle) place = from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
     if (place & kWaits) {
       flush_log(run, cpu.n_log, cpu.last_access);
       cpu.n_log = 0;
