@@ -208,7 +208,7 @@ def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
 
     Args:
         compiler: The compiler's command.
-        native: Folder of the sources; every file in it counts.
+        native: Folder of the sources; every file in it counts, but its README.
     """
     version = _run([*compiler, "--version"]).stdout
     return _digest(version, " ".join([*compiler, *FLAGS]), _processor(), native=native)
@@ -221,7 +221,7 @@ def _digest(*parts: str, native: Path | None = None) -> str:
     for part in parts:
         digest.update(f"{part}\0".encode())
     for path in sorted(native.rglob("*")):
-        if path.is_file() and path.suffix != ".so":
+        if path.is_file() and path.suffix not in (".so", ".md"):
             content = path.read_bytes()
             digest.update(f"{path.relative_to(native)}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:24]

@@ -53,11 +53,14 @@ def test_every_source_counts_for_the_key(compiler, tmp_path):
     native = tmp_path / "native"
     shutil.copytree(build.NATIVE, native)
     command = build.find_compiler()
+    (native / "README.md").write_text("Another text.")
+    assert build.cache_key(command, native) == build.cache_key(command)
+    sources = [path for path in sorted(native.iterdir()) if path.suffix != ".md"]
     keys = {build.cache_key(command, native)}
-    for source in sorted(native.iterdir()):
+    for source in sources:
         source.write_text(source.read_text() + "\n")
         keys.add(build.cache_key(command, native))
-    assert len(keys) == 1 + len(list(native.iterdir()))
+    assert len(keys) == 1 + len(sources)
 
 
 def test_the_key_is_that_of_the_sources_wherever_they_lie(compiler, tmp_path):
