@@ -23,7 +23,9 @@ from rlbatch.envs.atari.games import Game
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError
 
-_STEP_THREADS = 32  # A warp per block: all multiprocessors get some, however few there are.
+_WARP = 32
+# Four warps share a program in shared memory, which leaves more to the cache that it is a part of.
+_STEP_THREADS = 4 * _WARP
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
@@ -84,6 +86,8 @@ class DeviceBatch(Batch):
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = build.device_kernels(self._in_turn, device)
         self._is_open = True
+        # With fewer, a warp per block: all multiprocessors get some.
+        self._n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
         known = self._known_resets()
         self._allocate(sum(len(rows) for rows in known))
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
@@ -120,8 +124,8 @@ class DeviceBatch(Batch):
         # Behind the environments lie known resets.
         self._shared = {name: self._bytes(n + n_known, size) for name, size in bytes_of.items()}
         # Games do not share warps.
-        n_warps = [-(-self._n_of(i) // 32) for i in range(len(self._in_turn))]
-        self._logs = [self._bytes(32 * warps, sizes["Log"]) for warps in n_warps]
+        n_warps = [-(-self._n_of(i) // _WARP) for i in range(len(self._in_turn))]
+        self._logs = [self._bytes(_WARP * warps, sizes["Log"]) for warps in n_warps]
         self._ring = self._bytes(n + n_known, int(np.prod(self.shape[1:])))
         self.results = {
             name: torch.zeros(n, dtype=dtype, device=self.device)
@@ -234,15 +238,11 @@ class DeviceBatch(Batch):
     def _per_thread(self, name: str, *arguments: Any) -> None:
         self.check_open(name)
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
-            n_blocks = -(-self._n_of(i) // _STEP_THREADS)
-            kernels.launch(
-                name,
-                n_blocks,
-                _STEP_THREADS,
-                kernels.sizes["NearMemory"],
-                _pointer(batch),
-                *arguments,
-            )
+            n = self._n_of(i)
+            n_threads = _STEP_THREADS if n >= self._n_for_large_blocks else _WARP
+            n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
+            n_blocks = -(-n // n_threads)
+            kernels.launch(name, n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
 
     # --- Looking in; these wait for the device. ---
 
@@ -347,6 +347,13 @@ class DeviceBatch(Batch):
                 "AtariEnv: expected screens that fit into the memory of a picture, got one that "
                 "does not; observations since the last check may be wrong. Please report the game"
             )
+
+
+def _n_multiprocessors(device: torch.device) -> int:
+    """Returns how many a GPU has; 0 where the CPU plays one, which is to have large blocks."""
+    if device.type == "cpu":
+        return 0
+    return torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _pointer(tensor: torch.Tensor | None) -> np.uint64:

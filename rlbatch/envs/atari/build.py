@@ -285,7 +285,7 @@ def _appearing(target: Path) -> Iterator[str]:
 # What `rlb_sizes` in `native/device.cu` tells.
 SIZES = (
     *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
-    *("DeviceBatch", "Resize", "RAM", "NearMemory"),
+    *("DeviceBatch", "Resize", "RAM", "NearMemory", "NearRAM"),
 )
 _KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 

@@ -35,7 +35,8 @@ RLB_FN void sizes_kernel(s32* out) {
   const s64 ram = reinterpret_cast<const u8*>(&state->riot) - reinterpret_cast<const u8*>(state);
   const s32 sizes[] = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
                        sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
-                       sizeof(DeviceBatch), sizeof(Resize),     static_cast<s32>(ram), sizeof(NearMemory)};
+                       sizeof(DeviceBatch), sizeof(Resize),     static_cast<s32>(ram), sizeof(NearMemory),
+                       kRamStride};
   for (s32 size : sizes) *out++ = size;
 }
 RLB_KERNEL(rlb_sizes, (s32* out), sizes_kernel(out))

@@ -42,7 +42,7 @@ RLB_HOT Interpreter<kKind> load(const Run& run, s32 left) {
   const State& s = *run.state;
   const Registers r = unpacked(s.cpu);
   Interpreter<kKind> cpu;
-  cpu.ram = near_memory().ram[lane_index()];
+  cpu.ram = near_ram();
   cpu.state = &s;
   cpu.log = run.log;
   cpu.log_base = run.log_base;
@@ -88,7 +88,7 @@ RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
   constexpr u32 kIdle = ~0u, kWaits = 0x10000;  // A bit that no address has.
-  run.ram = near_memory().ram[lane_index()];
+  run.ram = near_ram();
   copy_ram(run.state->riot.ram, run.ram);
   Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
   const u32 lanes = lanes_here(), lane = lane_index();

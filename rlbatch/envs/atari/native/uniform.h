@@ -225,7 +225,7 @@ struct StepsTable {
 };
 RLB_CONST StepsTable kSteps{};
 
-// --- Shared memory: the table, the RAM of every thread, and the program. ---
+// --- Shared memory: the table, the program, and behind these the RAM of every thread. ---
 
 // A word between the RAMs of two threads sends them to different banks where they read at the same
 // address.
@@ -246,10 +246,12 @@ constexpr u32 kNearProgram = program_bytes(Cart::kF6);
 struct NearMemory {
   StepsTable steps;
   u32 program[kNearProgram / 4 + 1];  // A word more, so that the last bytes can be read as words.
-  u8 ram[32][kRamStride];             // In blocks of a warp.
 };
 
 RLB_HOT NearMemory& near_memory() { return *reinterpret_cast<NearMemory*>(shared_memory()); }
+RLB_HOT u8* near_ram() {
+  return shared_memory() + sizeof(NearMemory) + kRamStride * static_cast<u32>(thread_index());
+}
 
 // All threads of a block copy what they share, before any of them runs.
 RLB_FN void come_near(const u8* rom) {
