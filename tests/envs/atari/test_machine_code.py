@@ -12,6 +12,7 @@ from rlbatch.envs.atari import AtariEnv, build
 pytest.importorskip("cupy")
 
 from scripts import sass  # noqa: E402
+from scripts.sass import programs  # noqa: E402
 from scripts.sass.decoder import Decoder  # noqa: E402
 
 N_ENVS = 32
@@ -51,6 +52,12 @@ def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> No
     assert threads <= 32 * slots
     assert cycles >= slots
     assert 0 < misses < slots
+
+
+def test_the_cache_is_what_shared_memory_leaves() -> None:
+    assert programs._cache_lines(n_threads=32, n_shared=12 * 1024) == 256 - 132
+    assert programs._cache_lines(n_threads=128, n_shared=12 * 1024) == 256 - 32
+    assert programs._cache_lines(n_threads=1024, n_shared=300 * 1024) == 256 - 228
 
 
 def test_what_is_not_known_is_an_error() -> None:
