@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <random>
-#include <unordered_map>
 #include <vector>
 
 namespace sass {

@@ -12,24 +12,17 @@ class Cache {
 
   // Returns whether the line had to be fetched.
   bool touch(u64 line) {
-    const auto found = places_.find(line);
-    if (found != places_.end()) {
-      order_.splice(order_.begin(), order_, found->second);
-      return false;
-    }
-    if (order_.size() == n_lines_) {
-      places_.erase(order_.back());
-      order_.pop_back();
-    }
-    order_.push_front(line);
-    places_[line] = order_.begin();
-    return true;
+    auto at = std::find(lines_.begin(), lines_.end(), line);
+    const bool is_new = at == lines_.end();
+    if (is_new) at = lines_.size() < n_lines_ ? lines_.insert(at, line) : at - 1;
+    std::copy_backward(lines_.begin(), at, at + 1);
+    lines_.front() = line;
+    return is_new;
   }
 
  private:
   const u32 n_lines_;
-  std::list<u64> order_;
-  std::unordered_map<u64, std::list<u64>::iterator> places_;
+  std::vector<u64> lines_;  // The last one first.
 };
 
 // Lines of memory that a load has touched beyond the first one, and those of all that were not cached.
