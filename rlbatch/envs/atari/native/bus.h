@@ -4,6 +4,7 @@
 #pragma once
 
 #include "platform.h"
+#include "replay.h"
 #include "state.h"
 
 namespace rlbatch::atari {

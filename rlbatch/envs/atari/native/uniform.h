@@ -419,7 +419,7 @@ struct Interpreter {
     if (address & 0x1000) return false;
     if (!(address & 0x80)) {
       const bool is_collision = (address & 15) < 8;
-      if (is_collision && !n_log) return false;
+      if (is_collision && !n_log) return false;  // There is nothing to wait for.
       last_access = now;
       waits = is_collision;
       if (is_collision) return false;
