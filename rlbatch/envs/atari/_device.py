@@ -39,6 +39,7 @@ class DeviceJob(enum.IntEnum):
     RESET = 2
     LOAD = 3
     START_COUNT = 4
+    RESTART = 5
 
 
 _RESULTS = {
@@ -200,30 +201,29 @@ class DeviceBatch(Batch):
 
     # --- Kernels; none of these waits. ---
 
-    def same_job(self, job: DeviceJob) -> torch.Tensor:
-        """Returns one job for all, [n_envs] uint8."""
-        return torch.full((self.n_envs,), int(job), dtype=torch.uint8, device=self.device)
-
     def step(
         self,
-        actions: torch.Tensor | None = None,
+        jobs: torch.Tensor | DeviceJob,
         *,
-        jobs: torch.Tensor | None = None,
+        actions: torch.Tensor | None = None,
         seeds: torch.Tensor | None = None,
     ) -> None:
         """Gives every environment a job.
 
         Args:
+            jobs: [n_envs] uint8, of `DeviceJob`; or one for all.
             actions: [n_envs] int64: places in `actions`, of those that step.
-            jobs: [n_envs] uint8, of `DeviceJob`; None if all step.
             seeds: [n_envs] uint32, of those that load.
         """
-        arguments = [_pointer(one) for one in (jobs, actions, seeds)]
-        self._per_thread("rlb_step", *arguments)
-
-    def restart(self) -> None:
-        """Begins the next episode where one has ended."""
-        self._per_thread("rlb_restart")
+        self.check_open("step")
+        job, of_each = (jobs, None) if isinstance(jobs, DeviceJob) else (DeviceJob.NONE, jobs)
+        arguments = np.int32(job), *(_pointer(one) for one in (of_each, actions, seeds))
+        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+            n = self._n_of(i)
+            n_threads = _STEP_THREADS if n >= self._n_for_large_blocks else _WARP
+            n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
+            n_blocks = -(-n // n_threads)
+            kernels.launch("rlb_step", n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
 
     def observe(self) -> torch.Tensor:
         """Returns the stacks of observations, [n_envs, *observation_shape] uint8."""
@@ -234,15 +234,6 @@ class DeviceBatch(Batch):
             n = self._n_of(i)
             kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
         return out
-
-    def _per_thread(self, name: str, *arguments: Any) -> None:
-        self.check_open(name)
-        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
-            n = self._n_of(i)
-            n_threads = _STEP_THREADS if n >= self._n_for_large_blocks else _WARP
-            n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
-            n_blocks = -(-n // n_threads)
-            kernels.launch(name, n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
 
     # --- Looking in; these wait for the device. ---
 

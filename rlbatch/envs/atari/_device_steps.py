@@ -37,21 +37,19 @@ class DeviceSteps:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""
         self.batch.check_idle("reset")
         if seeds is None:
-            self.batch.step(jobs=self.batch.same_job(DeviceJob.RESET))
+            self.batch.step(DeviceJob.RESET)
         else:
-            self.batch.step(
-                jobs=self.batch.same_job(DeviceJob.LOAD), seeds=self.batch.uploaded(seeds)
-            )
+            self.batch.step(DeviceJob.LOAD, seeds=self.batch.uploaded(seeds))
         return self._current()
 
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         self.batch.check_open("step")
-        self.batch.step(action.to(torch.int64).contiguous())
+        self.batch.step(DeviceJob.STEP, actions=action.to(torch.int64).contiguous())
         last_frames = self.batch.observe()
         after = self._after(action)
         ended = self.batch.results["has_ended"].clone()
-        self.batch.restart()
+        self.batch.step(DeviceJob.RESTART)
         frames = self.batch.observe()
         following = self._restarted(after, ended)
         first, second = {"frame": last_frames, **after}, {"frame": frames, **following}
@@ -65,7 +63,7 @@ class DeviceSteps:
 
     def observe(self) -> DictTensor:
         """Returns the observations to act on now."""
-        self.batch.step(jobs=self.batch.same_job(DeviceJob.NONE))
+        self.batch.step(DeviceJob.NONE)
         return self._current()
 
     def _current(self) -> DictTensor:
@@ -82,11 +80,11 @@ class DeviceSteps:
         steps, chosen = (torch.from_numpy(one).to(self.batch.device) for one in (n_steps, actions))
         for t in range(int(n_steps.max())):
             jobs = torch.where(steps > t, int(DeviceJob.STEP), int(DeviceJob.NONE)).to(torch.uint8)
-            self.batch.step(chosen[t].contiguous(), jobs=jobs)
+            self.batch.step(jobs, actions=chosen[t].contiguous())
             self.batch.observe()
-            self.batch.restart()
+            self.batch.step(DeviceJob.RESTART)
             self.batch.observe()
-        self.batch.step(jobs=self.batch.same_job(DeviceJob.START_COUNT))
+        self.batch.step(DeviceJob.START_COUNT)
         return self._current()
 
     def _after(self, action: torch.Tensor) -> Tensors:

@@ -287,7 +287,7 @@ SIZES = (
     *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
     *("DeviceBatch", "Resize", "RAM", "NearMemory", "NearRAM"),
 )
-_KERNELS = ("rlb_step", "rlb_restart", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
+_KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"

@@ -20,9 +20,8 @@ using namespace rlbatch::atari;
 
 #endif
 
-RLB_KERNEL(rlb_step, (const DeviceBatch* b, const u8* jobs, const s64* actions, const u32* seeds),
-           step_kernel(*b, jobs, actions, seeds))
-RLB_KERNEL(rlb_restart, (const DeviceBatch* b), restart_kernel(*b))
+RLB_KERNEL(rlb_step, (const DeviceBatch* b, s32 job, const u8* jobs, const s64* actions, const u32* seeds),
+           step_kernel(*b, job, jobs, actions, seeds))
 RLB_KERNEL(rlb_observe, (const DeviceBatch* b, u8* out), observe_kernel(*b, out))
 RLB_KERNEL(rlb_save, (const DeviceBatch* b, const s32* ids, u8* out, s64 n_bytes),
            save_kernel(*b, ids, out, n_bytes))

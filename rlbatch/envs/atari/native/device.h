@@ -2,7 +2,9 @@
 //
 //   step     actions -> states, pictures, results; what the newest frames are of (`View`)
 //   observe  pictures -> frames in a ring -> stacks
-//   restart  environments whose episode has ended begin the next one; then `observe` again
+//
+// After both come a step whose job is kRestartJob, and `observe` again. It is no kernel of its own:
+// that would hold the whole console once more, and be compiled for longer.
 //
 // Nothing here waits for the host, and all memory is the caller's. A batch with several games runs
 // these once per game, each compiled for its cartridge.
@@ -41,7 +43,7 @@ struct DeviceBatch {
 };
 
 enum DeviceError { kLostPicture, kNoSuchAction, kErrors };
-enum DeviceJob : u8 { kNoJob, kStepJob, kResetJob, kLoadJob, kStartCountJob };
+enum DeviceJob : u8 { kNoJob, kStepJob, kResetJob, kLoadJob, kStartCountJob, kRestartJob };
 
 // The environment of a thread; -1 if there is none.
 RLB_FN s32 env_of_thread(const DeviceBatch& b) {
@@ -96,34 +98,26 @@ RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment
   write_place(b, env, environment);
 }
 
-// Gives every environment a job, and writes its results: `jobs` [n_envs] or null if all step;
-// `actions` [n_envs] places in the action space; `seeds` [n_envs] of kLoadJob.
-RLB_FN void step_kernel(const DeviceBatch& b, const u8* jobs, const s64* actions, const u32* seeds) {
+// Gives every environment a job, and writes its results: `jobs` [n_envs], or null if all have `job`;
+// `actions` [n_envs] of kStepJob, places in the action space; `seeds` [n_envs] of kLoadJob. Where an
+// episode has ended, kRestartJob begins the next one; results but for the place stay those of the end.
+RLB_FN void step_kernel(const DeviceBatch& b, s32 job, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);
   come_near(b.rom);
   if (env < 0) return;
-  const u8 job = jobs ? jobs[env] : static_cast<u8>(kStepJob);
+  if (jobs) job = jobs[env];
+  if (job == kRestartJob && !b.episodes[env].has_ended) return;
   with_environment(b, env, [&](DeviceEnvironment& environment) {
     if (job == kLoadJob) environment.load(seeds[env]);
-    if (job == kLoadJob || job == kResetJob) environment.reset();
+    if (job == kLoadJob || job == kResetJob || job == kRestartJob) environment.reset();
     if (job == kStartCountJob) environment.start_count();
     if (job == kStepJob) {
       const s64 action = actions[env];
       if (action < 0 || action >= b.game->n_actions) b.errors[kNoSuchAction] = 1;
       environment.step(static_cast<s32>(action), 1.0f);
     }
+    if (job == kRestartJob) return write_place(b, env, environment);
     write_results(b, env, environment);
-  });
-}
-
-// Begins the next episode where one has ended; results but for the place stay those of the end.
-RLB_FN void restart_kernel(const DeviceBatch& b) {
-  const s32 env = env_of_thread(b);
-  come_near(b.rom);
-  if (env < 0 || !b.episodes[env].has_ended) return;
-  with_environment(b, env, [&](DeviceEnvironment& environment) {
-    environment.reset();
-    write_place(b, env, environment);
   });
 }
 
