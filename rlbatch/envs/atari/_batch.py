@@ -155,9 +155,22 @@ class NativeOptions(ctypes.Structure):
 class GameSpec(ctypes.Structure):
     _fields_ = [
         ("config", build.ConsoleConfig),
-        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty")),
-        *((name, ctypes.c_int32) for name in ("has_constant_reset", "n_actions")),
+        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
         ("actions", ctypes.c_int32 * 18),
+        *((name, ctypes.c_int32) for name in ("n_timers", "n_kept")),
+        *((name, ctypes.c_int32 * 3) for name in ("kept_at", "kept")),
+    ]
+
+
+_N_TIMERS = {"nothing": 1, "timer": 75, "play": 0}  # `kTimers` in `native/riot.h`.
+
+
+class KnownResets(ctypes.Structure):
+    """Where the resets of a game lead to: `KnownResets` in `native/batch.h`."""
+
+    _fields_ = [
+        *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_draws")),
+        ("end_of", ctypes.c_uint8 * 75),
     ]
 
 
@@ -472,18 +485,20 @@ class NativeBatch(Batch):
         for body, number in zip(self._bodies(ids, states, n_bytes), ids, strict=True):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
-    def known_resets(self, game: int) -> np.ndarray:
-        """Returns the states that the resets of a game lead to, if they are known.
+    def known_resets(self, game: int) -> tuple[KnownResets, np.ndarray]:
+        """Returns where the resets of a game lead to.
 
         Returns:
-            [n, n_bytes] uint8, without headers: after the reset, and after each act of the start
-            of an episode. See NOTE [ known resets ] in `native/batch.h`.
+            The description, and its states, [n, n_bytes] uint8, without headers; none if they are
+            not known. See NOTE [ known resets ] in `native/batch.h`.
         """
+        described = KnownResets()
+        self._library.rlb_batch_known_resets(self._handle, game, ctypes.byref(described))
         row = np.zeros(self._library.rlb_batch_state_size(self._handle), np.uint8)
         rows: list[np.ndarray] = []
         while self._library.rlb_batch_save_known(self._handle, game, len(rows), row.ctypes.data):
             rows.append(row.copy())
-        return np.stack(rows) if rows else np.zeros((0, len(row)), np.uint8)
+        return described, np.stack(rows) if rows else np.zeros((0, len(row)), np.uint8)
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.
@@ -553,9 +568,12 @@ def game_spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Set
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,
-        has_constant_reset=game.constant_reset and is_default,
         n_actions=len(actions),
         actions=(ctypes.c_int32 * 18)(*actions),
+        n_timers=_N_TIMERS[game.reset_depends_on] if is_default else 0,
+        n_kept=len(game.kept_by_reset),
+        kept_at=(ctypes.c_int32 * 3)(*(address for address, _ in game.kept_by_reset)),
+        kept=(ctypes.c_int32 * 3)(*(value for _, value in game.kept_by_reset)),
     )
 
 

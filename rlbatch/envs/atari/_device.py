@@ -14,6 +14,7 @@ from rlbatch.envs.atari import build
 from rlbatch.envs.atari._batch import (
     Batch,
     GameSpec,
+    KnownResets,
     NativeBatch,
     Settings,
     game_spec,
@@ -53,11 +54,11 @@ _SHARED = ("states", "generators", "noops", "episodes", "pictures", "views", "re
 
 class _DeviceBatch(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom")),
+        *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom", "resets")),
         *((name, ctypes.c_void_p) for name in _SHARED),
         *((name, ctypes.c_void_p) for name in ("logs", "ring", *_RESULTS, "errors")),
         *((name, ctypes.c_int32) for name in ("n_envs", "first", "stride", "n_records")),
-        *((name, ctypes.c_int32) for name in ("first_known", "n_known")),
+        ("first_known", ctypes.c_int32),
     ]
 
 
@@ -90,18 +91,18 @@ class DeviceBatch(Batch):
         # With fewer, a warp per block: all multiprocessors get some.
         self._n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
         known = self._known_resets()
-        self._allocate(sum(len(rows) for rows in known))
+        self._allocate(sum(len(rows) for _, rows in known))
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         first = self.n_envs
-        for i, (game, rows) in enumerate(zip(self._in_turn, known, strict=True)):
-            self._batches.append(self._describe(i, game, first, len(rows)))
+        for i, (game, (resets, rows)) in enumerate(zip(self._in_turn, known, strict=True)):
+            self._batches.append(self._describe(i, game, resets, first))
             if len(rows):
                 self._run_on_states("rlb_restore", i, range(first, first + len(rows)), rows)
             first += len(rows)
 
-    def _known_resets(self) -> list[np.ndarray]:
-        """Returns states as saved, of each game; see `NativeBatch.known_resets`."""
+    def _known_resets(self) -> list[tuple[KnownResets, np.ndarray]]:
+        """Returns those of each game; see `NativeBatch.known_resets`."""
         host = NativeBatch(self._in_turn, len(self._in_turn), self.settings, 1)
         found = [host.known_resets(self.games.index(game)) for game in self._in_turn]
         host.close()
@@ -141,7 +142,9 @@ class DeviceBatch(Batch):
         """Returns how many environments play a game."""
         return len(range(game, self.n_envs, len(self._in_turn)))
 
-    def _describe(self, number: int, game: Game, first_known: int, n_known: int) -> torch.Tensor:
+    def _describe(
+        self, number: int, game: Game, resets: KnownResets, first_known: int
+    ) -> torch.Tensor:
         """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to.
 
         Raises:
@@ -154,6 +157,7 @@ class DeviceBatch(Batch):
             "game": bytes(spec),
             "options": bytes(native_options(self.settings)),
             "resize": self._resize(game),
+            "resets": bytes(resets),
             "rom": image.ljust(_MAX_ROM, b"\0")[:_MAX_ROM],
         }
         tensors = {
@@ -169,7 +173,6 @@ class DeviceBatch(Batch):
             stride=len(self._in_turn),
             n_records=self._n_records,
             first_known=first_known,
-            n_known=n_known,
         )
         expected, found = ctypes.sizeof(described), self._kernels[0].sizes["DeviceBatch"]
         if expected != found:
@@ -217,7 +220,8 @@ class DeviceBatch(Batch):
         """
         self.check_open("step")
         job, of_each = (jobs, None) if isinstance(jobs, DeviceJob) else (DeviceJob.NONE, jobs)
-        arguments = np.int32(job), *(_pointer(one) for one in (of_each, actions, seeds))
+        pointers = (_pointer(one) for one in (of_each, actions, seeds))
+        arguments: list[np.generic] = [np.int32(job), *pointers]
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
             n = self._n_of(i)
             n_threads = _STEP_THREADS if n >= self._n_for_large_blocks else _WARP

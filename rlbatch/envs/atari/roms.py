@@ -200,5 +200,5 @@ def _unknown_game(rom: bytes, where: str, rule: str | None) -> Game:
         difficulties=scored.difficulties,
         n_legal_actions=scored.n_legal_actions,
         paddle_max=scored.paddle_max,
-        constant_reset=False,
+        reset_depends_on="play",
     )

@@ -46,15 +46,13 @@ def with_random_ram(states: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 @pytest.mark.parametrize("sticky", [0.0, 0.25])
-@pytest.mark.parametrize("game", [name for name in GAMES if find_game(name).constant_reset])
+@pytest.mark.parametrize("game", [name for name in GAMES if GAMES[name].reset_depends_on != "play"])
 def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> None:
     settings = Settings(repeat_action_probability=sticky)
-    known, emulated = (
-        NativeBatch([dataclasses.replace(find_game(game), constant_reset=flag)], 4, settings, 1)
-        for flag in (True, False)
-    )
-    assert len(known.known_resets(0)) > 1
-    assert len(emulated.known_resets(0)) == 0
+    games = find_game(game), dataclasses.replace(find_game(game), reset_depends_on="play")
+    known, emulated = (NativeBatch([one], 4, settings, 1) for one in games)
+    assert len(known.known_resets(0)[1]) > 1
+    assert len(emulated.known_resets(0)[1]) == 0
     rng, everyone = np.random.default_rng(0), list(range(4))
     frames = np.zeros((2, *known.shape), np.uint8)
     for batch, out in zip((known, emulated), frames, strict=True):

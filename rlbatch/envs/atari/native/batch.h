@@ -13,9 +13,10 @@
 //
 // NOTE [ known resets ]
 //
-// In many games nothing of an episode survives a reset: neither the RAM that it leaves nor the random
-// timer shows in the state after it (`Game.constant_reset`). There the reset and the actions
-// that begin an episode are emulated once, and what they lead to is copied afterwards.
+// In most games nothing of an episode survives a reset (`Game.reset_depends_on`): the RAM that it leaves
+// does not show in the state after it, and the timer, which is random, makes for a few states at most.
+// There the resets and the actions that begin an episode are emulated once, with all timers that
+// matter, and what they lead to is copied afterwards.
 //
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
@@ -46,8 +47,20 @@ struct Options {
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
-  s32 default_mode, mode, difficulty, has_constant_reset, n_actions;
+  s32 default_mode, mode, difficulty, n_actions;
   s32 actions[18];
+  s32 n_timers;  // Of which the state after a reset depends; 0 if also on what was played.
+  s32 n_kept;    // Bytes of RAM that a reset leaves, and without which it is another one.
+  s32 kept_at[3], kept[3];
+};
+
+// Where the resets of a game lead to, see NOTE [ known resets ]. The states, which others keep, are
+// [n_acts + 1][n_ends].
+struct KnownResets {
+  s32 n_ends;   // 0 if nothing is known.
+  s32 n_acts;   // How many acts may follow.
+  s32 n_draws;  // That a reset takes from the environment's generator.
+  u8 end_of[kTimers];
 };
 
 // What is kept of an environment from step to step, beside the console's state.
@@ -80,6 +93,7 @@ struct Environment {
   Episode& e;
   Mt19937& noops;
   State* recorded;  // Scratch: [kMaxUnseen] states before the frames of a step; null to draw all.
+  const KnownResets& resets;
   Canvas canvas;
 
   RLB_FN State& state() const { return console.s; }
@@ -127,17 +141,27 @@ struct Environment {
 
   // See NOTE [ known resets ]. Returns how many of the acts are done.
   RLB_FN s32 resume(bool fires, s32 n_acts) {
-    if (!canvas.n_known()) {
+    if (!is_reset_known()) {
       console.reset_game();
       return 0;
     }
     // Sticky actions make it a matter of chance whether FIRE is pressed, and for how long.
     const bool is_chance = fires && options.repeat_probability > 0;
-    const s32 known = canvas.n_known() - 1;
-    const s32 n_done = is_chance ? 0 : n_acts < known ? n_acts : known;
-    const bool is_swapped = console.resume(canvas.known_state(n_done), n_done);
-    if (has_images()) canvas.show_known(console, n_done, is_swapped);
+    const s32 n_done = is_chance ? 0 : n_acts < resets.n_acts ? n_acts : resets.n_acts;
+    const s32 known = n_done * resets.n_ends + resets.end_of[console.draw_timer()];
+    const bool is_swapped = console.resume(canvas.known_state(known), resets.n_draws, n_done);
+    if (has_images()) canvas.show_known(console, known, is_swapped);
     return n_done;
+  }
+
+  RLB_FN bool is_reset_known() const {
+    if (state().frame.is_partial) return false;  // The frame would go on in the reset.
+    // Sticky actions make a matter of chance of what a reset does with actions.
+    if (!resets.n_ends || (resets.n_draws && options.repeat_probability > 0)) return false;
+    for (s32 i = 0; i < game.n_kept; ++i) {
+      if (console.ram(static_cast<u32>(game.kept_at[i])) != game.kept[i]) return false;
+    }
+    return true;
   }
 
   // The console is where an episode begins.

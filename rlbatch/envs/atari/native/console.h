@@ -131,17 +131,24 @@ struct Console {
     start_actions(rule_of(), *this);
   }
 
-  // Does what `reset_game` and then `n_acts` actions without chance do, whose end is known: `after`,
-  // begun with frame number 0 and buffer 0. Returns whether the screens change places.
-  RLB_FN bool resume(const State& after, s32 n_acts) {
+  // Draws what a reset draws for the hardware; returns what the timer begins with, from 0 on.
+  RLB_FN u32 draw_timer() {
+    const u32 timer = next_draw(generators.system) % kTimers;
+    for (s32 i = 0; i < 128 && has_cart_ram(cart()); ++i) next_draw(generators.system);
+    return timer;
+  }
+
+  // Does what `reset_game`, which draws `n_draws` numbers for actions, and then `n_acts` actions without
+  // chance do, whose end is known: `after`, begun with frame number 0 and buffer 0. `draw_timer`
+  // comes before. Returns whether the screens change places.
+  RLB_FN bool resume(const State& after, s32 n_draws, s32 n_acts) {
     const s32 frame_number = s.session.frame_number;
     const u8 buffer = s.frame.buffer;
     s = after;
     s.session.frame_number += frame_number;
     s.frame.buffer ^= buffer;
-    const s32 n_draws = has_cart_ram(cart()) ? 129 : 1;
-    for (s32 i = 0; i < n_draws; ++i) next_draw(generators.system);
-    s.session.sticky_strength = 0;
+    for (s32 i = 0; i < n_draws; ++i) next_draw(generators.environment);
+    if (n_acts > 0) s.session.sticky_strength = 0;
     for (s32 i = 0; i < n_acts; ++i) {
       if (takes_action()) s.session.sticky_strength = 1;
     }

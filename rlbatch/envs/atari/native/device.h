@@ -24,6 +24,7 @@ struct DeviceBatch {
   const Options* options;
   const Resize* resize;
   const u8* rom;
+  const KnownResets* resets;
   State* states;
   Generators* generators;
   Mt19937* noops;
@@ -39,7 +40,7 @@ struct DeviceBatch {
   u8 *terminated, *truncated, *life_lost, *has_ended;
   s32* errors;  // [kErrors] what went wrong so far: a count, or just 1.
   s32 n_envs, first, stride, n_records;  // Those of this game are first, first + stride, ...
-  s32 first_known, n_known;  // Behind all environments; see NOTE [ known resets ].
+  s32 first_known;  // State of `resets`, behind those of all environments.
 };
 
 enum DeviceError { kLostPicture, kNoSuchAction, kErrors };
@@ -69,8 +70,9 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
       episode,
       b.noops[env],
       records,
+      *b.resets,
       DeviceCanvas{*b.options, pictures, view, b.states + b.first_known,
-                   b.pictures ? b.pictures + b.first_known : nullptr, b.n_known}};
+                   b.pictures ? b.pictures + b.first_known : nullptr}};
   work(environment);
   b.states[env] = state;
   b.episodes[env] = episode;

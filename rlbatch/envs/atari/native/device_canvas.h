@@ -19,12 +19,10 @@ struct DeviceCanvas {
   const Options& options;
   Pictures* pictures;  // Null where no frame is ever looked at.
   View& view;
-  // Of the game: [n_known] each, see NOTE [ known resets ].
+  // See `KnownResets`.
   const State* known_states;
   const Pictures* known_pictures;
-  s32 n_known_resets;
 
-  RLB_FN s32 n_known() const { return n_known_resets; }
   RLB_FN const State& known_state(s32 i) const { return known_states[i]; }
   RLB_FN void show_known(const Console& c, s32 i, bool is_swapped) {
     copy_shown(known_pictures[i], *pictures, is_swapped, c.s.session.height);

@@ -2,12 +2,14 @@
 // for results is one of them: with a single one nobody has to be woken up.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -66,6 +68,8 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 
 using HostEnvironment = Environment<HostCanvas>;
 
+constexpr size_t kMostKnown = 128;  // States of a game's resets; if more, fewer acts after them are known.
+
 struct HostBatch {
   struct Slot {
     State state{};
@@ -88,7 +92,8 @@ struct HostBatch {
   std::vector<GameSpec> games;
   std::vector<std::vector<u8>> roms;
   std::vector<Resize> resizes;                  // Of every game.
-  std::vector<std::vector<KnownReset>> known;  // The same.
+  std::vector<KnownResets> resets;              // The same,
+  std::vector<std::vector<KnownReset>> known;  // and their states.
   std::vector<Slot> slots;
 
   std::vector<std::thread> threads;
@@ -123,9 +128,10 @@ struct HostBatch {
       slot.ring.resize(static_cast<size_t>(options.stack * frame_size(options)));
     }
     own_scratch = new_scratch();
+    resets.resize(games.size());
     known.resize(games.size());
     for (s32 g = 0; g < n_games; ++g) {
-      if (games[static_cast<size_t>(g)].has_constant_reset) find_resets(g);
+      if (games[static_cast<size_t>(g)].n_timers) find_resets(g);
     }
     for (s32 k = 1; k < n_threads; ++k) threads.emplace_back([this] { work(); });
     return true;
@@ -224,6 +230,7 @@ struct HostBatch {
             slot.episode,
             slot.noops,
             scratch.recorded.data(),
+            resets[game],
             HostCanvas{options, resizes[game], slot.ring.data(), scratch.image.data(),
                        scratch.second.data(), scratch.kept.data(), known[game]}};
   }
@@ -283,29 +290,74 @@ struct HostBatch {
     return static_cast<s64>(env.options.stack) * frame_size(env.options);
   }
 
-  // Emulates a reset of a game, and the acts that may follow; see NOTE [ known resets ].
+  // Emulates the resets of a game, and the acts that may follow; see NOTE [ known resets ].
   void find_resets(s32 game) {
+    KnownResets& found = resets[static_cast<size_t>(game)];
+    std::vector<KnownReset>& states = known[static_cast<size_t>(game)];
+    std::vector<Slot> ends = ends_of_resets(game, found);
+    const auto is_over = [](const Slot& end) { return end.state.rule.terminal; };
+    for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
+      for (const Slot& end : ends) states.push_back(known_reset(end));
+      found.n_acts = k;
+      const bool is_full = states.size() + ends.size() > kMostKnown;
+      if (is_full || (k > 0 && k >= options.noop_max - 1)) break;
+      for (Slot& end : ends) {
+        HostEnvironment env = environment(end, own_scratch);
+        env.console.repeat_probability = 0;
+        env.console.act(options.fire_reset && env.has_fire() && k == 0 ? 1 : kActionNoop);
+      }
+    }
+    found.n_ends = states.empty() ? 0 : static_cast<s32>(ends.size());
+  }
+
+  // Resets a game with all timers that matter; returns the ends that differ.
+  std::vector<Slot> ends_of_resets(s32 game, KnownResets& found) {
+    const GameSpec& spec = games[static_cast<size_t>(game)];
     Slot slot;
     slot.game = game;
-    const size_t size = static_cast<size_t>(games[static_cast<size_t>(game)].config.height * kWidth);
-    if (options.observation_type != kRam) slot.screens.resize(2 * size);
+    if (options.observation_type != kRam) {
+      slot.screens.resize(static_cast<size_t>(2 * spec.config.height * kWidth));
+    }
     slot.ring.resize(ring_size());
     HostEnvironment env = environment(slot, own_scratch);
     env.load(0);
-    slot.state.session.frame_number = slot.state.frame.buffer = 0;
     env.console.repeat_probability = 0;
-    env.console.reset_game();
-    const bool fires = options.fire_reset && env.has_fire();
-    std::vector<KnownReset> found;
-    for (s32 k = 0; !slot.state.rule.terminal; ++k) {
-      found.push_back({slot.state, {}});
-      for (size_t i = 0; i < 2 && !slot.screens.empty(); ++i) {
-        found.back().screens[i] = packed(slot.screens.data() + i * size, size);
+    std::vector<Slot> ends;
+    std::set<u32> tried;
+    while (tried.size() < static_cast<size_t>(spec.n_timers)) {
+      Mt19937 ahead = slot.generators.system;
+      const u32 timer = next_draw(ahead) % kTimers;
+      if (!tried.insert(timer).second) {
+        slot.generators.system = ahead;
+        continue;
       }
-      if (k > 0 && k >= options.noop_max - 1) break;
-      env.console.act(fires && k == 0 ? 1 : kActionNoop);
+      slot.state.session.frame_number = slot.state.frame.buffer = slot.state.frame.is_partial = 0;
+      const Mt19937 before = slot.generators.environment;
+      env.console.reset_game();
+      const s32 n_draws = n_draws_between(before, slot.generators.environment);
+      if (!ends.empty() && n_draws != found.n_draws) return {};
+      found.n_draws = n_draws;
+      const auto is_equal = [&](const Slot& end) {
+        return !std::memcmp(&end.state, &slot.state, sizeof(State)) && end.screens == slot.screens;
+      };
+      const auto end = std::find_if(ends.begin(), ends.end(), is_equal);
+      found.end_of[timer] = static_cast<u8>(end - ends.begin());
+      if (end == ends.end()) ends.push_back(slot);
     }
-    known[static_cast<size_t>(game)] = std::move(found);
+    return ends;
+  }
+
+  static s32 n_draws_between(Mt19937 from, const Mt19937& to) {
+    s32 n = 0;
+    for (; std::memcmp(&from, &to, sizeof(from)); ++n) next_draw(from);
+    return n;
+  }
+
+  KnownReset known_reset(const Slot& end) const {
+    KnownReset found{end.state, {}};
+    const size_t size = end.screens.size() / 2;
+    for (size_t i = 0; i < 2 && size; ++i) found.screens[i] = packed(end.screens.data() + i * size, size);
+    return found;
   }
 
   // Writes a known reset as `save` writes an environment; returns whether there is such a one.

@@ -26,7 +26,7 @@ inline void unpack(const std::vector<u8>& runs, u8* image) {
   for (size_t k = 0; k < runs.size(); image += runs[k], k += 2) std::memset(image, runs[k + 1], runs[k]);
 }
 
-// Where a reset leads to, and then some acts; see NOTE [ known resets ].
+// A state of `KnownResets`.
 struct KnownReset {
   State state;
   std::vector<u8> screens[2];  // Packed.
@@ -78,7 +78,6 @@ struct HostCanvas {
     if (options.frame_skip > 1 || e.has_kept) pool_screens(c, c.screen(), partner(c, e), image);
   }
 
-  s32 n_known() const { return static_cast<s32>(known.size()); }
   const State& known_state(s32 i) const { return known[static_cast<size_t>(i)].state; }
 
   void show_known(const Console& c, s32 i, bool is_swapped) {

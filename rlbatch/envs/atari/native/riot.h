@@ -18,8 +18,10 @@ struct Riot {
   u8 padding[3];
 };
 
+constexpr u32 kTimers = 75;  // Values that the timer may begin with.
+
 RLB_FN void reset_riot(Riot& riot, u32 draw) {
-  riot.timer = static_cast<s32>(25 + draw % 75);
+  riot.timer = static_cast<s32>(25 + draw % kTimers);
   riot.shift = 6;
   riot.stamp = riot.interrupt_stamp = 0;
   riot.was_read = riot.ddra = 0;
