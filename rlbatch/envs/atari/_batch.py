@@ -162,7 +162,7 @@ class GameSpec(ctypes.Structure):
     ]
 
 
-_N_TIMERS = {"nothing": 1, "timer": 75, "play": 0}  # `kTimers` in `native/riot.h`.
+_N_TIMERS = 75  # `kTimers` in `native/riot.h`.
 
 
 class KnownResets(ctypes.Structure):
@@ -170,7 +170,7 @@ class KnownResets(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_draws")),
-        ("end_of", ctypes.c_uint8 * 75),
+        ("end_of", ctypes.c_uint8 * _N_TIMERS),
     ]
 
 
@@ -260,6 +260,8 @@ class NativeBatch(Batch):
         settings: What is the same for all of them.
         num_threads: How many threads, of which the caller's is one while it waits for results; 0
             for one per core that this process may use.
+        knows_timers: Whether resets are known beforehand also where they depend on the timer: it
+            takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
 
     Attributes:
         results: [n_envs] per name, written by every job but for the observations; environment i
@@ -272,7 +274,13 @@ class NativeBatch(Batch):
     """
 
     def __init__(
-        self, games: Sequence[Game], n_envs: int, settings: Settings, num_threads: int = 0
+        self,
+        games: Sequence[Game],
+        n_envs: int,
+        settings: Settings,
+        num_threads: int = 0,
+        *,
+        knows_timers: bool = False,
     ):
         check_count("num_threads", num_threads, 0, 4096)
         super().__init__(games, n_envs, settings)
@@ -286,13 +294,13 @@ class NativeBatch(Batch):
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
         self._library = build.load()
-        self._handle = self._start(self.games, num_threads)
+        self._handle = self._start(self.games, num_threads, knows_timers)
         self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
 
-    def _start(self, games: list[Game], num_threads: int) -> int:
+    def _start(self, games: list[Game], num_threads: int, knows_timers: bool) -> int:
         roms = [read_rom(game) for game in games]
         specs = [
-            game_spec(game, len(rom), self.actions, self.settings)
+            game_spec(game, len(rom), self.actions, self.settings, knows_timers)
             for game, rom in zip(games, roms, strict=True)
         ]
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -561,7 +569,14 @@ def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
     return games[0].legal_actions if full_action_space else games[0].minimal_actions
 
 
-def game_spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Settings) -> GameSpec:
+def game_spec(
+    game: Game,
+    rom_size: int,
+    actions: tuple[int, ...],
+    settings: Settings,
+    knows_timers: bool = False,
+) -> GameSpec:
+    n_timers = {"nothing": 1, "timer": _N_TIMERS if knows_timers else 0, "play": 0}
     is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
@@ -570,7 +585,7 @@ def game_spec(game: Game, rom_size: int, actions: tuple[int, ...], settings: Set
         difficulty=settings.difficulty or 0,
         n_actions=len(actions),
         actions=(ctypes.c_int32 * 18)(*actions),
-        n_timers=_N_TIMERS[game.reset_depends_on] if is_default else 0,
+        n_timers=n_timers[game.reset_depends_on] if is_default else 0,
         n_kept=len(game.kept_by_reset),
         kept_at=(ctypes.c_int32 * 3)(*(address for address, _ in game.kept_by_reset)),
         kept=(ctypes.c_int32 * 3)(*(value for _, value in game.kept_by_reset)),

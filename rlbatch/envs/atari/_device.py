@@ -103,7 +103,8 @@ class DeviceBatch(Batch):
 
     def _known_resets(self) -> list[tuple[KnownResets, np.ndarray]]:
         """Returns those of each game; see `NativeBatch.known_resets`."""
-        host = NativeBatch(self._in_turn, len(self._in_turn), self.settings, 1)
+        n = len(self._in_turn)
+        host = NativeBatch(self._in_turn, n, self.settings, 1, knows_timers=True)
         found = [host.known_resets(self.games.index(game)) for game in self._in_turn]
         host.close()
         return found

@@ -50,7 +50,7 @@ def with_random_ram(states: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> None:
     settings = Settings(repeat_action_probability=sticky)
     games = find_game(game), dataclasses.replace(find_game(game), reset_depends_on="play")
-    known, emulated = (NativeBatch([one], 4, settings, 1) for one in games)
+    known, emulated = (NativeBatch([one], 4, settings, 1, knows_timers=True) for one in games)
     assert len(known.known_resets(0)[1]) > 1
     assert len(emulated.known_resets(0)[1]) == 0
     rng, everyone = np.random.default_rng(0), list(range(4))

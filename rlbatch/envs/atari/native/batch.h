@@ -16,7 +16,8 @@
 // In most games nothing of an episode survives a reset (`Game.reset_depends_on`): the RAM that it leaves
 // does not show in the state after it, and the timer, which is random, makes for a few states at most.
 // There the resets and the actions that begin an episode are emulated once, with all timers that
-// matter, and what they lead to is copied afterwards.
+// matter, and what they lead to is copied afterwards: with many timers for a GPU alone, where a warp
+// waits for the reset of one thread.
 //
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
