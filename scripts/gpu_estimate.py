@@ -10,13 +10,16 @@ what the CPU core gives, and counts, per emulated frame of one environment:
 - `threads`: how many of a warp's 32 threads work in a slot of the former, on average;
 - `step_cycles`: cycles of a warp, by a model of its stalls, for a frame of all its environments;
   `step_misses`: lines of 128 bytes that it fetches in these from the second-level cache; `shares`:
-  of the cycles, by function.
+  of the cycles, by function;
+- `reset_cycles`: cycles of a warp in which one environment begins an episode. A step in which that
+  happens lasts so much longer for all.
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
 warps each, which is what 32,768 environments are, that never wait for each other, and if the
 observations, which have many warps, use `--utilisation` of its slots. It is an estimate, not a
-measurement: latencies are assumed, each warp has an equal share of the first-level cache, and the
-second-level cache and those of instructions never miss. Prints a table and one JSON object.
+measurement: latencies are assumed, each warp has an equal share of the first-level cache, the
+second-level cache and those of instructions never miss, and no episode ends. Prints a table and one
+JSON object.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ import tyro
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari._device import DeviceJob
 from scripts import sass
 
 # An H100 SXM. Source: NVIDIA H100 Tensor Core GPU Architecture (2022), table 3: multiprocessors and
@@ -81,6 +85,9 @@ def count(game: str, config: Config) -> dict[str, Any]:
         steps, looks = (kernels_of(game).counts(name) for name in ("rlb_step", "rlb_observe"))
         is_equal = np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
         frames = (env._batch.results["frame_number"] - frames_before).clamp(min=0)
+        kernels_of(game).forget()
+        env._batch.step(torch.tensor([DeviceJob.RESET] + [DeviceJob.NONE] * (_WARP - 1)).byte())
+        reset_cycles = float(kernels_of(game).counts("rlb_step")[:, 2].sum())
         env.close()
     native.close()
     if not is_equal:
@@ -92,6 +99,7 @@ def count(game: str, config: Config) -> dict[str, Any]:
         "threads": steps[:, 1].sum() / steps[:, 0].sum(),
         "step_cycles": steps[:, 2].sum() / (n_frames / _WARP),
         "step_misses": steps[:, 3].sum() / (n_frames / _WARP),
+        "reset_cycles": reset_cycles,
         "shares": {name: round(share, 3) for name, share in shares.items() if share >= 0.01},
     }
 
