@@ -157,8 +157,9 @@ class GameSpec(ctypes.Structure):
         ("config", build.ConsoleConfig),
         *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
         ("actions", ctypes.c_int32 * 18),
-        *((name, ctypes.c_int32) for name in ("n_timers", "n_kept")),
-        *((name, ctypes.c_int32 * 3) for name in ("kept_at", "kept")),
+        *((name, ctypes.c_int32) for name in ("n_timers", "n_left")),
+        ("left_at", ctypes.c_int32 * 3),
+        *((name, ctypes.c_int32) for name in ("needed_at", "needed")),
     ]
 
 
@@ -578,6 +579,7 @@ def game_spec(
 ) -> GameSpec:
     n_timers = {"nothing": 1, "timer": _N_TIMERS if knows_timers else 0, "play": 0}
     is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
+    needed_at, needed = game.reset_needs or (0, 0)
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
@@ -586,9 +588,10 @@ def game_spec(
         n_actions=len(actions),
         actions=(ctypes.c_int32 * 18)(*actions),
         n_timers=n_timers[game.reset_depends_on] if is_default else 0,
-        n_kept=len(game.kept_by_reset),
-        kept_at=(ctypes.c_int32 * 3)(*(address for address, _ in game.kept_by_reset)),
-        kept=(ctypes.c_int32 * 3)(*(value for _, value in game.kept_by_reset)),
+        n_left=len(game.left_by_reset),
+        left_at=(ctypes.c_int32 * 3)(*game.left_by_reset),
+        needed_at=needed_at,
+        needed=needed,
     )
 
 

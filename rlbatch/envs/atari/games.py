@@ -51,8 +51,11 @@ class Game:
         paddle_max: Largest resistance of a paddle, in ohms.
         reset_depends_on: What the state after a reset depends on: "nothing", the "timer", which
             begins at random, or also what was played before, "play".
-        kept_by_reset: Addresses and values of bytes of RAM that the program reads before it writes
-            them, so that all this is true with these values only; at most three.
+        left_by_reset: Addresses of bytes of RAM that a reset leaves as they are, or to which it
+            adds a constant, and which change nothing else, nor are changed by the first 29
+            frames of an episode without an action; at most three.
+        reset_needs: Address and value of a byte of RAM that the state after a reset depends on
+            as well, so that all this is true with this value only.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
     """
@@ -73,7 +76,8 @@ class Game:
     n_legal_actions: int = 18
     paddle_max: int = 790196
     reset_depends_on: Literal["nothing", "timer", "play"] = "nothing"
-    kept_by_reset: tuple[tuple[int, int], ...] = ()
+    left_by_reset: tuple[int, ...] = ()
+    reset_needs: tuple[int, int] | None = None
     detection_difficulty: int = 0
 
     @property
@@ -95,8 +99,7 @@ class Game:
 # fmt: off
 _GAMES = (
     Game("adventure", "4b27f5397c442d25f0c418ccdacf1926", "4K", modes=(0, 1, 2),
-         difficulties=(0, 1, 2, 3), pal=True, height=250,
-         reset_depends_on="play"),
+         difficulties=(0, 1, 2, 3), pal=True, height=250),
     Game("air_raid", "35be55426c1fec32dfb503b4f0651572", "4K", minimal_actions=(0, 1, 3, 4, 11, 12),
          modes=tuple(range(1, 9)), pal=True, height=250),
     Game("alien", "f1a0a23e6464d954e3a9579c4ccd01c8", "4K", modes=tuple(range(4)),
@@ -145,7 +148,7 @@ _GAMES = (
     Game("crazy_climber", "55ef7b65066428367844342ed59f956c", "F8",
          minimal_actions=(0, 2, 3, 4, 5, 6, 7, 8, 9), modes=tuple(range(4)), difficulties=(0, 1)),
     Game("crossbow", "8cd26dcf249456fe4aeb8db42d49df74", "F6", modes=(0, 2, 4, 6),
-         difficulties=(0, 1), reset_depends_on="play"),
+         difficulties=(0, 1), left_by_reset=(0xEA,)),
     Game("darkchambers", "106855474c69d08c8ffa308d47337269", "F6SC", hmove_blanks=False),
     Game("defender", "0f643c34e40e3f1daafd9c524d3ffe64", "4K", modes=(*range(1, 10), 16),
          difficulties=(0, 1)),
@@ -160,7 +163,7 @@ _GAMES = (
     Game("enduro", "94b92a882f6dbaa6993a46e2dcc58402", "4K",
          minimal_actions=(0, 1, 3, 4, 5, 8, 9, 11, 12)),
     Game("entombed", "6b683be69f92958abe0e2a9945157ad5", "4K", difficulties=(0, 2),
-         kept_by_reset=((0xF7, 0x5E), (0xF8, 0xA7), (0xF9, 0xBD))),
+         left_by_reset=(0xF7, 0xF8, 0xF9)),
     Game("et", "615a3bf251a38eb6638cdc7ffbde5480", "F8", modes=(0, 1, 2),
          difficulties=(0, 1, 2, 3)),
     Game("fishing_derby", "b8865f05676e64f3bec72b9defdacfa7", "2K", difficulties=(0, 1, 2, 3),
@@ -231,8 +234,7 @@ _GAMES = (
     Game("pong", "60e0ea3cbe0913d39803477945e9e5ec", "2K", minimal_actions=(0, 1, 3, 4, 11, 12),
          modes=(0, 1), difficulties=(0, 1, 2, 3), paddles=True, swap_paddles=True),
     Game("pooyan", "4799a40b6e889370b7ee55c17ba65141", "4K", minimal_actions=(0, 1, 2, 5, 10, 13),
-         modes=(10, 30, 50, 70), ystart=26, height=220,
-         reset_depends_on="play"),
+         modes=(10, 30, 50, 70), ystart=26, height=220, left_by_reset=(0xFA, 0xFB)),
     Game("private_eye", "ef3a4f64b6494ba770862768caf04b86", "F8", modes=tuple(range(5)),
          difficulties=(0, 1, 2, 3), reset_depends_on="timer"),
     Game("qbert", "484b0076816a104875e00467d431c2d2", "4K", minimal_actions=(0, 1, 2, 3, 4, 5),
@@ -241,7 +243,7 @@ _GAMES = (
     Game("road_runner", "ce5cc62608be2cd3ed8abd844efb8919", "F6"),
     Game("robotank", "4f618c2429138e0280969193ed6c107e", "FE"),
     Game("seaquest", "240bfbac5163af4df5ae713985386f92", "4K", difficulties=(0, 1),
-         reset_depends_on="timer", kept_by_reset=((0xFB, 0xF7),)),
+         reset_depends_on="timer", left_by_reset=(0xFB,)),
     Game("sir_lancelot", "dd0cbe5351551a538414fb9e37fc56e8", "F8",
          minimal_actions=(0, 1, 3, 4, 11, 12), pal=True, height=250, reset_depends_on="play"),
     Game("skiing", "b76fbadc8ffb1f83e2ca08b6fb4d6c9f", "2K", minimal_actions=(0, 3, 4),
@@ -263,7 +265,7 @@ _GAMES = (
          difficulties=(0, 2)),
     Game("time_pilot", "fc2104dd2dadf9a6176c1c1c8f87ced9", "F8",
          minimal_actions=(0, 1, 2, 3, 4, 5, 10, 11, 12, 13), difficulties=(0, 1, 2),
-         reset_depends_on="play"),
+         reset_needs=(0x80, 2)),
     Game("trondead", "fb27afe896e7c928089307b32e5642ee", "4K", difficulties=(0, 1)),
     Game("turmoil", "7a5463545dfb2dcfdafa6074b2f2c15e", "4K",
          minimal_actions=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12), modes=tuple(range(9))),
@@ -272,7 +274,7 @@ _GAMES = (
     Game("up_n_down", "a499d720e7ee35c62424de882a3351b6", "F8",
          minimal_actions=(0, 1, 2, 5, 10, 13), difficulties=(0, 1, 2, 3), ystart=30),
     Game("venture", "3e899eba0ca8cd2972da1ae5479b4f0d", "4K", difficulties=(0, 1, 2, 3),
-         kept_by_reset=((0xFB, 0xF7), (0xFC, 0xAB), (0xFD, 0x14))),
+         left_by_reset=(0xFB, 0xFC, 0xFD)),
     Game("video_checkers", "539d26b6e9df0da8e7465f0f5ad863b7", "4K",
          minimal_actions=(1, 6, 7, 8, 9), modes=(*range(1, 10), *range(11, 20))),
     Game("video_chess", "f0b7db930ca0e548c41a97160b9f6275", "4K",

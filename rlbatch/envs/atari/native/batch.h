@@ -13,11 +13,11 @@
 //
 // NOTE [ known resets ]
 //
-// In most games nothing of an episode survives a reset (`Game.reset_depends_on`): the RAM that it leaves
-// does not show in the state after it, and the timer, which is random, makes for a few states at most.
-// There the resets and the actions that begin an episode are emulated once, with all timers that
-// matter, and what they lead to is copied afterwards: with many timers for a GPU alone, where a warp
-// waits for the reset of one thread.
+// In most games nothing of an episode survives a reset (`Game.reset_depends_on`), but for bytes of the RAM
+// that nothing else depends on; and the timer, which is random, makes for a few states at most. There the
+// resets and the actions that begin an episode are emulated once, with all timers that matter, and what
+// they lead to is copied afterwards: with many timers for a GPU alone, where a warp waits for the reset of
+// one thread. The bytes that survive are emulated from 0, so that what they were is to be added.
 //
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
@@ -45,14 +45,17 @@ struct Options {
   f32 repeat_probability;
 };
 
+constexpr s32 kMostLeft = 3;
+
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
   s32 default_mode, mode, difficulty, n_actions;
   s32 actions[18];
   s32 n_timers;  // Of which the state after a reset depends; 0 if also on what was played.
-  s32 n_kept;    // Bytes of RAM that a reset leaves, and without which it is another one.
-  s32 kept_at[3], kept[3];
+  s32 n_left;    // Bytes of RAM that a reset leaves, or adds something to.
+  s32 left_at[kMostLeft];
+  s32 needed_at, needed;  // A byte of RAM with which it is known, and its value; or no address.
 };
 
 // Where the resets of a game lead to, see NOTE [ known resets ]. The states, which others keep, are
@@ -150,7 +153,10 @@ struct Environment {
     const bool is_chance = fires && options.repeat_probability > 0;
     const s32 n_done = is_chance ? 0 : n_acts < resets.n_acts ? n_acts : resets.n_acts;
     const s32 known = n_done * resets.n_ends + resets.end_of[console.draw_timer()];
+    u8 left[kMostLeft];
+    for (s32 i = 0; i < game.n_left; ++i) left[i] = left_byte(i);
     const bool is_swapped = console.resume(canvas.known_state(known), resets.n_draws, n_done);
+    for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = static_cast<u8>(left_byte(i) + left[i]);
     if (has_images()) canvas.show_known(console, known, is_swapped);
     return n_done;
   }
@@ -159,10 +165,16 @@ struct Environment {
     if (state().frame.is_partial) return false;  // The frame would go on in the reset.
     // Sticky actions make a matter of chance of what a reset does with actions.
     if (!resets.n_ends || (resets.n_draws && options.repeat_probability > 0)) return false;
-    for (s32 i = 0; i < game.n_kept; ++i) {
-      if (console.ram(static_cast<u32>(game.kept_at[i])) != game.kept[i]) return false;
-    }
-    return true;
+    return !game.needed_at || console.ram(static_cast<u32>(game.needed_at)) == game.needed;
+  }
+
+  // A byte of RAM that a reset leaves, or adds something to.
+  RLB_FN u8& left_byte(s32 i) const { return state().riot.ram[game.left_at[i] & 0x7f]; }
+
+  // Makes the RAM one from which a reset is known; see NOTE [ known resets ].
+  RLB_FN void prepare_known_reset() {
+    if (game.needed_at) state().riot.ram[game.needed_at & 0x7f] = static_cast<u8>(game.needed);
+    for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = 0;
   }
 
   // The console is where an episode begins.

@@ -69,6 +69,7 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 using HostEnvironment = Environment<HostCanvas>;
 
 constexpr size_t kMostKnown = 128;  // States of a game's resets; if more, fewer acts after them are known.
+constexpr s32 kMostKnownActs = 29;  // After a reset: as many as by default, for which games were examined.
 
 struct HostBatch {
   struct Slot {
@@ -299,7 +300,7 @@ struct HostBatch {
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
       for (const Slot& end : ends) states.push_back(known_reset(end));
       found.n_acts = k;
-      const bool is_full = states.size() + ends.size() > kMostKnown;
+      const bool is_full = k == kMostKnownActs || states.size() + ends.size() > kMostKnown;
       if (is_full || (k > 0 && k >= options.noop_max - 1)) break;
       for (Slot& end : ends) {
         HostEnvironment env = environment(end, own_scratch);
@@ -332,6 +333,7 @@ struct HostBatch {
         continue;
       }
       slot.state.session.frame_number = slot.state.frame.buffer = slot.state.frame.is_partial = 0;
+      env.prepare_known_reset();
       const Mt19937 before = slot.generators.environment;
       env.console.reset_game();
       const s32 n_draws = n_draws_between(before, slot.generators.environment);
