@@ -57,8 +57,9 @@ class Config:
     """Those numbers."""
     n_steps: int = 4
     """Steps of a round."""
-    n_warm_up: int = 40
-    """Steps before the first round, in which environments come apart."""
+    n_warm_up: int = 120
+    """Steps before the first round, in which environments come apart: with 40 many games still show
+    how they begin, where all are at the same place."""
     rounds: int = 3
     """Rounds."""
     device: str = "cuda"

@@ -53,7 +53,7 @@ class Config:
     """Which games; compiling the kernels of one takes most of a minute."""
     n_steps: int = 4
     """Steps of four frames that are counted."""
-    n_before: int = 60
+    n_before: int = 500
     """Steps at random before, on the CPU core, so that environments are apart."""
     warps_per_scheduler: float = 2
     """Warps of the step kernel that run side by side."""

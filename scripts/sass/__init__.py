@@ -10,7 +10,8 @@ turns it into text, this module decodes the text, and `player.cpp` plays it, in 
 
 so that the code itself can be compared with the CPU core, and what it costs can be counted: the
 issue slots of every instruction, and how many threads of a warp work in them. Cycles are a model,
-with latencies that are assumed (`LATENCIES`, `MISS_LATENCY`), and with the first-level cache.
+with latencies that are assumed (`LATENCIES`, `MISS_LATENCY`), the first-level cache, and the banks
+of shared memory, for which threads that load wait.
 """
 
 from scripts.sass.decoder import SassError

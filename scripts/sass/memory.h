@@ -25,7 +25,8 @@ class Cache {
   std::vector<u64> lines_;  // The last one first.
 };
 
-// Lines of memory that a load has touched beyond the first one, and those of all that were not cached.
+// Lines of memory that a load has touched beyond the first one, or accesses that a bank of shared memory
+// has taken beyond the first one; and lines that were not cached.
 struct Traffic {
   u64 more_lines = 0, misses = 0;
 };
@@ -122,8 +123,20 @@ class Memory : public Arithmetic {
     lines.erase(std::unique(lines.begin(), lines.end()), lines.end());
     Traffic traffic;
     for (u64 line : lines) traffic.misses += line && cache_.touch(line);
-    traffic.more_lines = lines.size() - 1;
+    traffic.more_lines = std::max<u64>(lines.size(), n_in_a_bank(from, space)) - 1;
     return traffic;
+  }
+
+  // How many words of one bank of shared memory the threads ask for, at most; a word of all counts once.
+  u64 n_in_a_bank(const Longs& from, Operation space) const {
+    std::set<u64> words;
+    for_each(mask_, [&](int l) {
+      const bool is_shared = space == LDS || from[l] - kShared < kSharedBytes;
+      for (u64 at = from[l] / 4; is_shared && at <= (from[l] + i_->size - 1) / 4; ++at) words.insert(at);
+    });
+    u64 n[32] = {}, most = 1;
+    for (u64 word : words) most = std::max(most, ++n[word % 32]);
+    return most;
   }
 
   void store(Operation space) {

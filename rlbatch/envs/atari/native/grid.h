@@ -45,13 +45,13 @@ namespace rlbatch::atari {
 
 class Grid {
  public:
-  enum class Wait { kNothing, kMeeting, kLeast, kAny, kShuffle, kBarrier, kDone };
+  enum class Wait { kNothing, kMeeting, kLeast, kAny, kBarrier, kDone };
 
   struct Fiber {
     std::unique_ptr<u8[]> stack;
     void* top = nullptr;
     Wait wait = Wait::kNothing;
-    u32 lanes = 0, value = 0, lane = 0, result = 0;
+    u32 lanes = 0, value = 0, result = 0;
   };
 
   static Grid*& current() {
@@ -82,12 +82,11 @@ class Grid {
     for (Fiber& fiber : fibers) start(fiber);
   }
 
-  u32 wait(Wait what, u32 lanes, u32 value, u32 lane = 0) {
+  u32 wait(Wait what, u32 lanes, u32 value) {
     Fiber& fiber = fibers[at];
     fiber.wait = what;
     fiber.lanes = lanes;
     fiber.value = value;
-    fiber.lane = lane;
     rlb_switch(&fiber.top, main_);
     return fibers[at].result;
   }
@@ -148,7 +147,7 @@ class Grid {
   bool release_warp(size_t warp) {
     for (size_t i = warp; i < warp_end(warp); ++i) {
       const Fiber& fiber = fibers[i];
-      if (fiber.wait != Wait::kLeast && fiber.wait != Wait::kAny && fiber.wait != Wait::kShuffle) continue;
+      if (fiber.wait != Wait::kLeast && fiber.wait != Wait::kAny) continue;
       if (!(fiber.lanes >> (i - warp) & 1)) fail("a thread that is not named among the lanes is there");
       if (are_there(warp, fiber)) {
         exchange(warp, fiber.wait, fiber.lanes);
@@ -177,15 +176,8 @@ class Grid {
     }
     for (u32 rest = lanes; rest; rest &= rest - 1) {
       Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
-      if (what == Wait::kShuffle && !(lanes >> fiber.lane & 1)) {
-        fail("a shuffle from a thread that is not there");
-      }
-      fiber.result = what == Wait::kLeast ? smallest
-                     : what == Wait::kAny ? any_true
-                                          : fibers[warp + fiber.lane].value;
-    }
-    for (u32 rest = lanes; rest; rest &= rest - 1) {
-      fibers[warp + static_cast<size_t>(lowest_bit(rest))].wait = Wait::kNothing;
+      fiber.result = what == Wait::kLeast ? smallest : any_true;
+      fiber.wait = Wait::kNothing;
     }
   }
 
@@ -219,7 +211,6 @@ class Grid {
 inline s32 thread_index() { return static_cast<s32>(Grid::current()->at); }
 inline s32 block_index() { return Grid::current()->block; }
 inline s32 block_size() { return static_cast<s32>(Grid::current()->fibers.size()); }
-inline u32 lane_index() { return static_cast<u32>(thread_index()) & 31; }
 inline u8* shared_memory() { return Grid::current()->shared.get(); }
 inline void block_barrier() { Grid::current()->wait(Grid::Wait::kBarrier, 0, 0); }
 inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 0); }
@@ -234,9 +225,6 @@ inline u32 permute(u32 a, u32 b, u32 selector) {
 }
 inline bool any(u32 lanes, bool condition) {
   return Grid::current()->wait(Grid::Wait::kAny, lanes, condition) != 0;
-}
-inline u32 from_lane(u32 lanes, u32 value, u32 lane) {
-  return Grid::current()->wait(Grid::Wait::kShuffle, lanes, value, lane);
 }
 inline u32 least(u32 lanes, u32 value) { return Grid::current()->wait(Grid::Wait::kLeast, lanes, value); }
 

@@ -12,7 +12,6 @@ namespace rlbatch::atari {
 RLB_HOT s32 thread_index() { return static_cast<s32>(threadIdx.x); }
 RLB_HOT s32 block_index() { return static_cast<s32>(blockIdx.x); }
 RLB_HOT s32 block_size() { return static_cast<s32>(blockDim.x); }
-RLB_HOT u32 lane_index() { return threadIdx.x & 31; }
 RLB_HOT void block_barrier() { __syncthreads(); }
 RLB_HOT u8* shared_memory() {
   extern __shared__ __align__(16) u8 rlb_shared[];
@@ -32,17 +31,13 @@ RLB_HOT u32 permute(u32 a, u32 b, u32 selector) {
 
 RLB_HOT bool any(u32 lanes, bool condition) { return __any_sync(lanes, condition); }
 
-RLB_HOT u32 from_lane(u32 lanes, u32 value, u32 lane) {
-  return __shfl_sync(lanes, value, static_cast<s32>(lane));
-}
-
 RLB_HOT u32 least(u32 lanes, u32 value) {
 #if __CUDA_ARCH__ >= 800
   return __reduce_min_sync(lanes, value);
 #else
   u32 result = value;
   for (u32 rest = lanes; rest; rest &= rest - 1) {
-    const u32 other = from_lane(lanes, value, static_cast<u32>(lowest_bit(rest)));
+    const u32 other = __shfl_sync(lanes, value, lowest_bit(rest));
     result = other < result ? other : result;
   }
   return result;

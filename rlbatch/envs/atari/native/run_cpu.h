@@ -17,19 +17,24 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 // NOTE [ threads of a warp ]
 //
 // The threads of a warp play the same game at different places, and a warp does one thing at a time.
-// So it runs those first that are behind, by the clock of the beam in steps of a few lines, and
-// among these the lowest address: behind loops and branches they meet again. With the first run all
-// that are at the same place of the program, up to the next jump.
+// So it runs those that are behind, by the clock of the beam in spans of a few lines, and all of
+// these together for a few instructions, wherever in the program they are: to the interpreter most
+// instructions are the same. It stops at those that are not, such as jumps, and a thread that has
+// come to one waits there for the others.
 //
 // All logs are replayed together. For that, threads whose logs are full wait, and so do those that read
 // collisions: for some lines, in which others come to do so.
 //
-// `scripts/gpu_estimate.py` counts how well that works; the clock alone, and steps of other
-// lengths, work less well.
+// `scripts/gpu_estimate.py` counts how well that works. To run those alone that are at the same
+// address, the lowest first, takes up to twice as long, where a game has many ways to go, and is a
+// little faster where all stay together anyway.
 constexpr s32 kPatience = 76 * 12;  // Cycles of the CPU.
+constexpr u32 kSpan = 256;
 
-// Who runs first, for `least`; the lowest five bits are free.
-RLB_HOT u32 turn_of(s32 cycles, u32 pc) { return static_cast<u32>(cycles) >> 9 << 18 | (pc & 0x1fff) << 5; }
+// Whose turn it is: of the least.
+RLB_HOT u32 turn_of(s32 cycles, bool waits) {
+  return static_cast<u32>(cycles + (waits ? kPatience : 0)) / kSpan << 1 | u32{waits};
+}
 
 RLB_HOT void copy_ram(const u8* from, u8* to) {
   for (s32 i = 0; i < 128; i += 4) {
@@ -87,25 +92,23 @@ RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
 // Runs until the frame ends, or for so many instructions.
 template <Cart kKind>
 RLB_FN void run_cpu(Run& run, s32 n_instructions) {
-  constexpr u32 kIdle = ~0u, kWaits = 0x10000;  // A bit that no address has.
+  constexpr u32 kIdle = ~0u;  // It waits, as all whose turns are odd.
   run.ram = near_ram();
   copy_ram(run.state->riot.ram, run.ram);
   Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
-  const u32 lanes = lanes_here(), lane = lane_index();
+  const u32 lanes = lanes_here();
   for (;;) {
     const bool can_run = cpu.left > 0 && cpu.n_log < kFullLog;
-    const u32 turn = turn_of(cpu.cycles + (cpu.waits ? kPatience : 0), cpu.pc) | lane;
-    const u32 first = least(lanes, can_run ? turn : kIdle);
+    const u32 turn = can_run ? turn_of(cpu.cycles, cpu.waits) : kIdle;
+    const u32 first = least(lanes, turn);
     if (first == kIdle && !any(lanes, cpu.left > 0)) break;
-    u32 place = kWaits;
-    if (first != kIdle) place = from_lane(lanes, cpu.pc | (cpu.waits ? kWaits : 0), first & 31);
-    if (place & kWaits) {
+    if (first & 1) {
       flush_log(run, cpu.n_log, cpu.last_access);
       cpu.n_log = 0;
       cpu.waits = 0;
       continue;
     }
-    if (!can_run || cpu.waits || cpu.pc != place) continue;
+    if (turn != first) continue;
     if (cpu.run()) continue;
     if (cpu.waits) {
       ++cpu.left;  // It will come again.

@@ -1,7 +1,7 @@
 // The interpreter for GPUs: all opcodes go through the same steps, told apart by a table.
 //
-// The threads of a warp that are at the same place execute together, and what they wait for most is
-// each other's answers: a branch takes as long as ten additions. So there are few branches. What an
+// The threads of a warp execute together, wherever they are, and what they wait for most is their own
+// answers: a branch takes as long as ten additions. So there are few branches. What an
 // instruction is, is a row of `kSteps`: which bytes are chosen, which masks applied, which results
 // kept. The next instruction is fetched while one is executed.
 //
@@ -264,6 +264,8 @@ RLB_FN void come_near(const u8* rom) {
   block_barrier();
 }
 
+constexpr s32 kMostAtOnce = 4;  // Instructions after which the other threads of the warp get a look in.
+
 // The CPU of one thread, in registers.
 template <Cart kKind>
 struct Interpreter {
@@ -452,11 +454,12 @@ struct Interpreter {
     }
   }
 
-  // Executes up to the next jump; returns false where the next instruction is left to
-  // `execute_anywhere`, with nothing of it done.
+  // Executes a few instructions, the last one where another may be told apart by its opcode; returns false
+  // where the next one is left to `execute_anywhere`, with nothing of it done.
   RLB_HOT bool run() {
     u32 word = word_in(offset_in<kKind>(banks, pc));
     Steps s = steps_of(word);
+    const s32 until = left > kMostAtOnce ? left - kMostAtOnce : 0;
     for (;;) {
       --left;
       if (!is_plain_code<kKind>(pc)) return false;
@@ -508,7 +511,7 @@ struct Interpreter {
       latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
       if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
       if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
-      if (left <= 0) return true;
+      if (left <= until) return true;
       word = next_word;
       s = next;
     }
