@@ -14,95 +14,26 @@ import os
 import weakref
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from rlbatch.envs.atari import build
+from rlbatch.envs.atari._options import (
+    RAM_BYTES,
+    GameSpec,
+    KnownResets,
+    Settings,
+    check_count,
+    game_spec,
+    native_options,
+)
 from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import Game
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
 
-# What ALE has where nobody sets another one: what is random in the console itself.
-_SYSTEM_SEED = 4753849
 _SCREEN_WIDTH = 160
-_RAM_BYTES = 128
-_LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
-
-_OBS_TYPES = ("pixels", "rgb", "ram")
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of the environments of a batch, named as ale-py's.
-
-    Raises:
-        TypeError: A value is not of its type.
-        ValueError: A value is out of its range.
-    """
-
-    obs_type: str = "pixels"
-    frameskip: int = 4
-    grayscale: bool = True
-    stack_num: int = 4
-    img_height: int = 84
-    img_width: int = 84
-    maxpool: bool = True
-    noop_max: int = 30
-    use_fire_reset: bool = True
-    episodic_life: bool = False
-    life_loss_info: bool = False
-    reward_clipping: bool = True
-    max_num_frames_per_episode: int | None = 108_000
-    repeat_action_probability: float = 0.0
-    full_action_space: bool = False
-    mode: int | None = None
-    difficulty: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.obs_type not in _OBS_TYPES:
-            raise ValueError(f"obs_type: expected one of {_OBS_TYPES}, got {self.obs_type!r}")
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "bool" and not isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"{field.name}: expected a bool, got {value!r}")
-        for name in ("frameskip", "stack_num", "img_height", "img_width"):
-            check_count(name, getattr(self, name), 1)
-        check_count("noop_max", self.noop_max, 0)
-        if self.max_num_frames_per_episode is not None:
-            check_count("max_num_frames_per_episode", self.max_num_frames_per_episode, 1, 2**31 - 1)
-        if not 0 <= self.repeat_action_probability <= 1:
-            raise ValueError(
-                "repeat_action_probability: expected a number from 0 to 1, "
-                f"got {self.repeat_action_probability!r}"
-            )
-
-    @property
-    def is_rgb(self) -> bool:
-        """Whether observations have colours."""
-        return self.obs_type == "rgb" or (self.obs_type == "pixels" and not self.grayscale)
-
-    @property
-    def observation_shape(self) -> tuple[int, ...]:
-        """The shape of one observation."""
-        if self.obs_type == "ram":
-            return (_RAM_BYTES,)
-        return (self.stack_num, self.img_height, self.img_width) + (3,) * self.is_rgb
-
-
-def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) -> None:
-    """Checks that a value is an integer from a range.
-
-    Raises:
-        TypeError: It is no integer.
-        ValueError: It is too small or too large.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: expected an integer from {least} to {most}, got {value}")
 
 
 class Job(enum.IntEnum):
@@ -139,39 +70,6 @@ class _Outputs(ctypes.Structure):
         ("after_observations", ctypes.c_void_p),
         *((name, ctypes.c_void_p) for name in _RESULTS),
         ("has_all_after", ctypes.c_int32),
-    ]
-
-
-class NativeOptions(ctypes.Structure):
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("observation_type", "stack", "height", "width")),
-        *((name, ctypes.c_int32) for name in ("frame_skip", "maxpool", "noop_max", "fire_reset")),
-        *((name, ctypes.c_int32) for name in ("episodic_life", "life_loss_info", "clip_reward")),
-        ("max_frames", ctypes.c_int32),
-        ("repeat_probability", ctypes.c_float),
-    ]
-
-
-class GameSpec(ctypes.Structure):
-    _fields_ = [
-        ("config", build.ConsoleConfig),
-        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
-        ("actions", ctypes.c_int32 * 18),
-        *((name, ctypes.c_int32) for name in ("n_timers", "n_left")),
-        ("left_at", ctypes.c_int32 * 3),
-        *((name, ctypes.c_int32) for name in ("needed_at", "needed")),
-    ]
-
-
-_N_TIMERS = 75  # `kTimers` in `native/riot.h`.
-
-
-class KnownResets(ctypes.Structure):
-    """Where the resets of a game lead to: `KnownResets` in `native/batch.h`."""
-
-    _fields_ = [
-        *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_draws")),
-        ("end_of", ctypes.c_uint8 * _N_TIMERS),
     ]
 
 
@@ -442,10 +340,10 @@ class NativeBatch(Batch):
     def ram(self, ids: list[int]) -> np.ndarray:
         """Returns copies of the RAMs, [n, 128] uint8."""
         self.check_idle("get_ram")
-        out = np.empty((len(ids), _RAM_BYTES), np.uint8)
+        out = np.empty((len(ids), RAM_BYTES), np.uint8)
         for row, number in zip(out, ids, strict=True):
             address = self._library.rlb_batch_ram(self._handle, number)
-            ctypes.memmove(row.ctypes.data, address, _RAM_BYTES)
+            ctypes.memmove(row.ctypes.data, address, RAM_BYTES)
         return out
 
     def render(self, ids: list[int]) -> np.ndarray:
@@ -568,47 +466,3 @@ def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
     if len(games) > 1:
         return tuple(range(18))
     return games[0].legal_actions if full_action_space else games[0].minimal_actions
-
-
-def game_spec(
-    game: Game,
-    rom_size: int,
-    actions: tuple[int, ...],
-    settings: Settings,
-    knows_timers: bool = False,
-) -> GameSpec:
-    n_timers = {"nothing": 1, "timer": _N_TIMERS if knows_timers else 0, "play": 0}
-    is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
-    needed_at, needed = game.reset_needs or (0, 0)
-    return GameSpec(
-        config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
-        default_mode=game.modes[0],
-        mode=game.modes[0] if settings.mode is None else settings.mode,
-        difficulty=settings.difficulty or 0,
-        n_actions=len(actions),
-        actions=(ctypes.c_int32 * 18)(*actions),
-        n_timers=n_timers[game.reset_depends_on] if is_default else 0,
-        n_left=len(game.left_by_reset),
-        left_at=(ctypes.c_int32 * 3)(*game.left_by_reset),
-        needed_at=needed_at,
-        needed=needed,
-    )
-
-
-def native_options(settings: Settings) -> NativeOptions:
-    is_ram = settings.obs_type == "ram"
-    return NativeOptions(
-        observation_type=2 if is_ram else int(settings.is_rgb),
-        stack=1 if is_ram else settings.stack_num,
-        height=settings.img_height,
-        width=settings.img_width,
-        frame_skip=settings.frameskip,
-        maxpool=settings.maxpool,
-        noop_max=settings.noop_max,
-        fire_reset=settings.use_fire_reset,
-        episodic_life=settings.episodic_life,
-        life_loss_info=settings.life_loss_info,
-        clip_reward=settings.reward_clipping,
-        max_frames=settings.max_num_frames_per_episode or 0,
-        repeat_probability=settings.repeat_action_probability,
-    )

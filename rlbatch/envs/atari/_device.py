@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari._batch import (
-    Batch,
+from rlbatch.envs.atari._batch import Batch, NativeBatch
+from rlbatch.envs.atari._options import (
     GameSpec,
     KnownResets,
-    NativeBatch,
     Settings,
     game_spec,
     native_options,

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._batch import Settings
 from rlbatch.envs.atari._device import DeviceBatch, DeviceJob
 from rlbatch.envs.atari._host_steps import Arrays
+from rlbatch.envs.atari._options import Settings
 from rlbatch.envs.atari.games import Game
 
 Tensors = dict[str, torch.Tensor]

@@ -11,9 +11,9 @@ import torch
 from gymnasium import spaces
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._batch import Settings, check_count
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
+from rlbatch.envs.atari._options import Settings, check_count
 from rlbatch.envs.atari.build import plays_grid
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.base import Observation, VecEnv

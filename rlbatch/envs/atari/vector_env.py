@@ -13,7 +13,8 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlbatch.envs.atari._batch import Job, NativeBatch, Settings, check_count
+from rlbatch.envs.atari._batch import Job, NativeBatch
+from rlbatch.envs.atari._options import Settings, check_count
 from rlbatch.envs.atari.games import find_game
 from rlbatch.errors import CallOrderError
 

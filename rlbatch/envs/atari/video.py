@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._batch import check_count
+from rlbatch.envs.atari._options import check_count
 from rlbatch.envs.atari.env import AtariEnv
 
 _NTSC_HZ, _PAL_HZ = 60, 50  # Frames of a console per second.
