@@ -159,8 +159,8 @@ class NativeBatch(Batch):
         settings: What is the same for all of them.
         num_threads: How many threads, of which the caller's is one while it waits for results; 0
             for one per core that this process may use.
-        knows_timers: Whether resets are known beforehand also where they depend on the timer: it
-            takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
+        knows_all: Whether resets are known beforehand also where they depend on the timer or on
+            a key: it takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
 
     Attributes:
         results: [n_envs] per name, written by every job but for the observations; environment i
@@ -179,7 +179,7 @@ class NativeBatch(Batch):
         settings: Settings,
         num_threads: int = 0,
         *,
-        knows_timers: bool = False,
+        knows_all: bool = False,
     ):
         check_count("num_threads", num_threads, 0, 4096)
         super().__init__(games, n_envs, settings)
@@ -193,13 +193,13 @@ class NativeBatch(Batch):
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
         self._library = build.load()
-        self._handle = self._start(self.games, num_threads, knows_timers)
+        self._handle = self._start(self.games, num_threads, knows_all)
         self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
 
-    def _start(self, games: list[Game], num_threads: int, knows_timers: bool) -> int:
+    def _start(self, games: list[Game], num_threads: int, knows_all: bool) -> int:
         roms = [read_rom(game) for game in games]
         specs = [
-            game_spec(game, len(rom), self.actions, self.settings, knows_timers)
+            game_spec(game, len(rom), self.actions, self.settings, knows_all)
             for game, rom in zip(games, roms, strict=True)
         ]
         n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
@@ -392,20 +392,23 @@ class NativeBatch(Batch):
         for body, number in zip(self._bodies(ids, states, n_bytes), ids, strict=True):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
-    def known_resets(self, game: int) -> tuple[KnownResets, np.ndarray]:
-        """Returns where the resets of a game lead to.
-
-        Returns:
-            The description, and its states, [n, n_bytes] uint8, without headers; none if they are
-            not known. See NOTE [ known resets ] in `native/batch.h`.
-        """
+    def known_resets(self, game: int) -> KnownResets:
+        """Returns where the resets of a game lead to; see NOTE [ known resets ] in `native/batch.h`."""
         described = KnownResets()
         self._library.rlb_batch_known_resets(self._handle, game, ctypes.byref(described))
-        row = np.zeros(self._library.rlb_batch_state_size(self._handle), np.uint8)
-        rows: list[np.ndarray] = []
-        while self._library.rlb_batch_save_known(self._handle, game, len(rows), row.ctypes.data):
-            rows.append(row.copy())
-        return described, np.stack(rows) if rows else np.zeros((0, len(row)), np.uint8)
+        return described
+
+    def known_states(self, game: int, numbers: range) -> np.ndarray:
+        """Returns some of the states that the resets of a game lead to.
+
+        Returns:
+            [len(numbers), n_bytes] uint8, as `save` returns them, but without headers.
+        """
+        n_bytes = self._library.rlb_batch_state_size(self._handle)
+        rows = np.empty((len(numbers), n_bytes), np.uint8)
+        for row, number in zip(rows, numbers, strict=True):
+            self._library.rlb_batch_save_known(self._handle, game, number, row.ctypes.data)
+        return rows
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.

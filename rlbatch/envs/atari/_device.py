@@ -29,6 +29,7 @@ _STEP_THREADS = 4 * _WARP
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
+_STATES_AT_ONCE = 128  # Of known resets, which are copied to the device.
 
 
 class DeviceJob(enum.IntEnum):
@@ -89,24 +90,20 @@ class DeviceBatch(Batch):
         self._is_open = True
         # With fewer, a warp per block: all multiprocessors get some.
         self._n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
-        known = self._known_resets()
-        self._allocate(sum(len(rows) for _, rows in known))
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
+        host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
+        known = [host.known_resets(self.games.index(game)) for game in self._in_turn]
+        self._allocate(sum(resets.n_states for resets in known))
         first = self.n_envs
-        for i, (game, (resets, rows)) in enumerate(zip(self._in_turn, known, strict=True)):
+        for i, (game, resets) in enumerate(zip(self._in_turn, known, strict=True)):
             self._batches.append(self._describe(i, game, resets, first))
-            if len(rows):
-                self._run_on_states("rlb_restore", i, range(first, first + len(rows)), rows)
-            first += len(rows)
-
-    def _known_resets(self) -> list[tuple[KnownResets, np.ndarray]]:
-        """Returns those of each game; see `NativeBatch.known_resets`."""
-        n = len(self._in_turn)
-        host = NativeBatch(self._in_turn, n, self.settings, 1, knows_timers=True)
-        found = [host.known_resets(self.games.index(game)) for game in self._in_turn]
+            for begin in range(0, resets.n_states, _STATES_AT_ONCE):
+                numbers = range(begin, min(begin + _STATES_AT_ONCE, resets.n_states))
+                rows = host.known_states(self.games.index(game), numbers)
+                self._run_on_states("rlb_restore", i, [first + k for k in numbers], rows)
+            first += resets.n_states
         host.close()
-        return found
 
     def _allocate(self, n_known: int) -> None:
         n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
@@ -124,11 +121,14 @@ class DeviceBatch(Batch):
             "records": self._n_records * sizes["State"],
         }
         # Behind the environments lie known resets.
-        self._shared = {name: self._bytes(n + n_known, size) for name, size in bytes_of.items()}
+        n_rows = dict.fromkeys(("states", "pictures"), n + n_known)
+        self._shared = {
+            name: self._bytes(n_rows.get(name, n), size) for name, size in bytes_of.items()
+        }
         # Games do not share warps.
         n_warps = [-(-self._n_of(i) // _WARP) for i in range(len(self._in_turn))]
         self._logs = [self._bytes(_WARP * warps, sizes["Log"]) for warps in n_warps]
-        self._ring = self._bytes(n + n_known, int(np.prod(self.shape[1:])))
+        self._ring = self._bytes(n, int(np.prod(self.shape[1:])))
         self.results = {
             name: torch.zeros(n, dtype=dtype, device=self.device)
             for name, dtype in _RESULTS.items()

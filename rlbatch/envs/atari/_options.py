@@ -18,6 +18,8 @@ from rlbatch.envs.atari.games import Game
 # What ALE has where nobody sets another one: what is random in the console itself.
 _SYSTEM_SEED = 4753849
 RAM_BYTES = 128
+# Of RAM, as with the same names in `native/batch.h`.
+_MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS = 9, 3, 16
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
 
 _OBS_TYPES = ("pixels", "rgb", "ram")
@@ -109,9 +111,10 @@ class GameSpec(ctypes.Structure):
         ("config", build.ConsoleConfig),
         *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
         ("actions", ctypes.c_int32 * 18),
-        *((name, ctypes.c_int32) for name in ("n_timers", "n_left")),
-        ("left_at", ctypes.c_int32 * 3),
-        *((name, ctypes.c_int32) for name in ("needed_at", "needed")),
+        *((name, ctypes.c_int32) for name in ("n_timers", "most_acts", "n_left")),
+        *((name, ctypes.c_int32 * _MOST_LEFT) for name in ("left_at", "left_bits")),
+        *((name, ctypes.c_int32 * _MOST_KEY_BYTES) for name in ("key_at", "key_bits")),
+        *((name, ctypes.c_int32) for name in ("needed_at", "needed_bits", "needed")),
     ]
 
 
@@ -123,8 +126,13 @@ class KnownResets(ctypes.Structure):
 
     _fields_ = [
         *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_draws")),
-        ("end_of", ctypes.c_uint8 * _N_TIMERS),
+        ("end_of", ctypes.c_uint8 * (_MOST_KEYS * _N_TIMERS)),
     ]
+
+    @property
+    def n_states(self) -> int:
+        """How many states they lead to."""
+        return (self.n_acts + 1) * self.n_ends
 
 
 def game_spec(
@@ -132,11 +140,13 @@ def game_spec(
     rom_size: int,
     actions: tuple[int, ...],
     settings: Settings,
-    knows_timers: bool = False,
+    knows_all: bool = False,
 ) -> GameSpec:
-    n_timers = {"nothing": 1, "timer": _N_TIMERS if knows_timers else 0, "play": 0}
+    n_timers = {"nothing": 1, "timer": _N_TIMERS, "play": 0}[game.reset_depends_on]
+    is_one = n_timers == 1 and not game.reset_key
     is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
-    needed_at, needed = game.reset_needs or (0, 0)
+    left, key = game.left_by_reset, dict(game.reset_key)
+    needed_at, needed_bits, needed = game.reset_needs
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
@@ -144,10 +154,15 @@ def game_spec(
         difficulty=settings.difficulty or 0,
         n_actions=len(actions),
         actions=(ctypes.c_int32 * 18)(*actions),
-        n_timers=n_timers[game.reset_depends_on] if is_default else 0,
-        n_left=len(game.left_by_reset),
-        left_at=(ctypes.c_int32 * 3)(*game.left_by_reset),
+        n_timers=n_timers if is_default and (is_one or knows_all) else 0,
+        most_acts=game.reset_acts,
+        n_left=len(left),
+        left_at=(ctypes.c_int32 * _MOST_LEFT)(*left),
+        left_bits=(ctypes.c_int32 * _MOST_LEFT)(*(0xFF & ~key.get(at, 0) for at in left)),
+        key_at=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key),
+        key_bits=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key.values()),
         needed_at=needed_at,
+        needed_bits=needed_bits,
         needed=needed,
     )
 

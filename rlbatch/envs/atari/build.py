@@ -561,5 +561,5 @@ def _signatures() -> dict[str, tuple]:
         "rlb_batch_save": (none, pointer, i32, pointer),
         "rlb_batch_restore": (none, pointer, i32, pointer),
         "rlb_batch_known_resets": (none, pointer, i32, pointer),
-        "rlb_batch_save_known": (i32, pointer, i32, i32, pointer),
+        "rlb_batch_save_known": (none, pointer, i32, i32, pointer),
     }

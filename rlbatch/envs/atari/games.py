@@ -52,10 +52,13 @@ class Game:
         reset_depends_on: What the state after a reset depends on: "nothing", the "timer", which
             begins at random, or also what was played before, "play".
         left_by_reset: Addresses of bytes of RAM that a reset leaves as they are, or to which it
-            adds a constant, and which change nothing else, nor are changed by the first 29
-            frames of an episode without an action; at most three.
-        reset_needs: Address and value of a byte of RAM that the state after a reset depends on
-            as well, so that all this is true with this value only.
+            adds a constant, and which change nothing else, but for bits of `reset_key`; at most
+            nine.
+        reset_key: Addresses of bytes of RAM, and masks of their bits, that the state after a
+            reset depends on as well; at most three, and four bits.
+        reset_needs: Address of a byte of RAM, a mask, and what its masked bits have to be for
+            all this to be true.
+        reset_acts: Of how many frames without an action after a reset it is true, at least.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
     """
@@ -77,7 +80,9 @@ class Game:
     paddle_max: int = 790196
     reset_depends_on: Literal["nothing", "timer", "play"] = "nothing"
     left_by_reset: tuple[int, ...] = ()
-    reset_needs: tuple[int, int] | None = None
+    reset_key: tuple[tuple[int, int], ...] = ()
+    reset_needs: tuple[int, int, int] = (0x80, 0, 0)
+    reset_acts: int = 29
     detection_difficulty: int = 0
 
     @property
@@ -181,7 +186,8 @@ _GAMES = (
          minimal_actions=(0, 1, 2, 3, 4, 10, 11, 12), modes=(0, 2), difficulties=(0, 1)),
     Game("gravitar", "8ac18076d01a6b63acf6e2cab4968940", "F8", modes=tuple(range(5))),
     Game("hangman", "f16c709df0a6c52f47ff52b9d95b7d8d", "4K", modes=tuple(range(4)),
-         difficulties=(0, 1), reset_depends_on="play"),
+         difficulties=(0, 1), reset_depends_on="timer", left_by_reset=(0xFF,),
+         reset_key=((0xFF, 0x01),), reset_needs=(0xEE, 0xFF, 0)),
     Game("haunted_house", "f0a6e99f5875891246c3dbecbf2d2cea", "4K", modes=tuple(range(9)),
          difficulties=(0, 1), reset_depends_on="play"),
     Game("hero", "fca4a5be1251927027f2c24774a02160", "F8", modes=tuple(range(5)),
@@ -207,7 +213,8 @@ _GAMES = (
     Game("krull", "4baada22435320d185c95b7dd2bcdb24", "F8", reset_depends_on="timer"),
     Game("kung_fu_master", "5b92a93b23523ff16e2789b820e2a4c5", "F8",
          minimal_actions=(0, 2, 3, 4, 5, 8, 9, 11, 12, 13, 14, 15, 16, 17),
-         reset_depends_on="play"),
+         left_by_reset=(0xD1, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF, 0xE1, 0xFB),
+         reset_key=((0xDA, 0x0A), (0xDC, 0x08), (0xDE, 0x80)), reset_needs=(0xDE, 0x04, 0)),
     Game("laser_gates", "8e4cd60d93fcde8065c1a2b972a26377", "4K", pal=True, height=250),
     Game("lost_luggage", "2d76c5d1aad506442b9e9fb67765e051", "4K",
          minimal_actions=(0, 2, 3, 4, 5, 6, 7, 8, 9), modes=(0, 1), difficulties=(0, 1),
@@ -256,7 +263,8 @@ _GAMES = (
     Game("star_gunner", "a3c1c70024d7aabb41381adbfb6d3b25", "4K", modes=tuple(range(4))),
     Game("superman", "a9531c763077464307086ec9a1fd057d", "4K", difficulties=(0, 1, 2, 3)),
     Game("surround", "4d7517ae69f95cfbc053be01312b7dba", "2K", minimal_actions=(0, 2, 3, 4, 5),
-         modes=(0, 2), difficulties=(0, 1, 2, 3), swap_ports=True, reset_depends_on="play"),
+         modes=(0, 2), difficulties=(0, 1, 2, 3), swap_ports=True, reset_depends_on="timer",
+         left_by_reset=(0xE6, 0xE9, 0xEA, 0xEB, 0xFD), reset_acts=12),
     Game("tennis", "42cdd6a9e42a3639e190722b8ea3fc51", "2K", modes=(0, 2),
          difficulties=(0, 1, 2, 3), reset_depends_on="timer"),
     Game("tetris", "b0e1ee07fbc73493eac5651a52f90f00", "2K", minimal_actions=(0, 1, 3, 4, 5)),
@@ -265,7 +273,7 @@ _GAMES = (
          difficulties=(0, 2)),
     Game("time_pilot", "fc2104dd2dadf9a6176c1c1c8f87ced9", "F8",
          minimal_actions=(0, 1, 2, 3, 4, 5, 10, 11, 12, 13), difficulties=(0, 1, 2),
-         reset_needs=(0x80, 2)),
+         reset_needs=(0x80, 0xFF, 2)),
     Game("trondead", "fb27afe896e7c928089307b32e5642ee", "4K", difficulties=(0, 1)),
     Game("turmoil", "7a5463545dfb2dcfdafa6074b2f2c15e", "4K",
          minimal_actions=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12), modes=tuple(range(9))),

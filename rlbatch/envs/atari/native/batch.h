@@ -14,10 +14,11 @@
 // NOTE [ known resets ]
 //
 // In most games nothing of an episode survives a reset (`Game.reset_depends_on`), but for bytes of the RAM
-// that nothing else depends on; and the timer, which is random, makes for a few states at most. There the
-// resets and the actions that begin an episode are emulated once, with all timers that matter, and what
-// they lead to is copied afterwards: with many timers for a GPU alone, where a warp waits for the reset of
-// one thread. The bytes that survive are emulated from 0, so that what they were is to be added.
+// that nothing else depends on, and for a few bits, the key; and the timer, which is random, makes for 75
+// states at most. There the resets and the actions that begin an episode are emulated once, with all keys
+// and timers that matter, and what they lead to is copied afterwards: with many of them for a GPU alone,
+// where a warp waits for the reset of one thread. The bytes that survive are emulated from 0, but for
+// bits of the key, so that what they were is to be added.
 //
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
@@ -28,6 +29,10 @@
 // shows. So the others are not drawn; but their states are recorded, and in such a case all frames
 // of the step are drawn from these. Where that happens, it mostly happens again: then some
 // steps are drawn as a whole.
+//
+// So it is with the frames of a reset and the actions that begin an episode, unless the last two draw less
+// than any before. Then all are emulated once more to be drawn, from a copy of the state and of the random
+// numbers. It takes the place of the observations, which are over.
 #pragma once
 
 #include "console.h"
@@ -45,17 +50,19 @@ struct Options {
   f32 repeat_probability;
 };
 
-constexpr s32 kMostLeft = 3;
+constexpr s32 kMostLeft = 9, kMostKeyBytes = 3, kMostKeys = 16;
 
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
   s32 default_mode, mode, difficulty, n_actions;
   s32 actions[18];
-  s32 n_timers;  // Of which the state after a reset depends; 0 if also on what was played.
-  s32 n_left;    // Bytes of RAM that a reset leaves, or adds something to.
-  s32 left_at[kMostLeft];
-  s32 needed_at, needed;  // A byte of RAM with which it is known, and its value; or no address.
+  s32 n_timers;   // Of which the state after a reset depends; 0 if also on what was played.
+  s32 most_acts;  // After a reset, of which all that is said here is true.
+  s32 n_left;     // Bytes of RAM that a reset leaves, or adds something to; without the bits of the key.
+  s32 left_at[kMostLeft], left_bits[kMostLeft];
+  s32 key_at[kMostKeyBytes], key_bits[kMostKeyBytes];
+  s32 needed_at, needed_bits, needed;  // Bits of RAM with which all this is true; or none.
 };
 
 // Where the resets of a game lead to, see NOTE [ known resets ]. The states, which others keep, are
@@ -64,7 +71,7 @@ struct KnownResets {
   s32 n_ends;   // 0 if nothing is known.
   s32 n_acts;   // How many acts may follow.
   s32 n_draws;  // That a reset takes from the environment's generator.
-  u8 end_of[kTimers];
+  u8 end_of[kMostKeys][kTimers];
 };
 
 // What is kept of an environment from step to step, beside the console's state.
@@ -86,8 +93,15 @@ RLB_FN s32 frame_size(const Options& o) {
   return o.observation_type == kRam ? 128 : o.height * o.width * (o.observation_type == kRgb ? 3 : 1);
 }
 
+constexpr s32 kSeen = 2;        // Frames that leave pictures behind.
 constexpr s32 kMaxUnseen = 16;  // More frames than that in a step are drawn.
 constexpr u8 kStepsToDraw = 50;
+
+// Where a reset begins.
+struct Start {
+  State state;
+  Generators generators;
+};
 
 template <class Canvas>
 struct Environment {
@@ -133,9 +147,41 @@ struct Environment {
     const s32 n_noops = draw_noops();
     const bool fires = options.fire_reset && has_fire();
     const s32 n_acts = fires && n_noops < 1 ? 1 : n_noops;
-    s32 k = resume(fires, n_acts);
-    for (; k < n_acts; ++k) act_in_reset(fires && k == 0);
+    if (is_reset_known()) {
+      for (s32 k = resume(fires, n_acts); k < n_acts; ++k) act_in_reset(fires && k == 0);
+    } else {
+      emulate_reset(fires, n_acts);
+    }
     begin_episode();
+  }
+
+  // See NOTE [ frames that nobody sees ].
+  RLB_FN void emulate_reset(bool fires, s32 n_acts) {
+    Start& start = *reinterpret_cast<Start*>(canvas.ring);
+    const s32 ring_size = options.stack * frame_size(options);
+    const bool fits = ring_size >= s32{sizeof(Start)} && ring_size % s32{alignof(Start)} == 0;
+    bool is_blind = has_images() && fits && n_acts >= kSeen;
+    if (is_blind) start = {state(), console.generators};
+    while (!reset_and_act(fires, n_acts, is_blind)) {
+      state() = start.state;
+      console.generators = start.generators;
+      is_blind = false;
+    }
+  }
+
+  // Returns whether all was drawn that is still to be seen.
+  RLB_FN bool reset_and_act(bool fires, s32 n_acts, bool is_blind) {
+    bool is_drawn = true;
+    console.is_blind = is_blind;
+    console.reset_game();
+    for (s32 k = 0; k < n_acts; ++k) {
+      const bool is_seen = k + kSeen >= n_acts, begins = !state().frame.is_partial && !state().rule.terminal;
+      console.is_blind = is_blind && !is_seen;
+      act_in_reset(fires && k == 0);
+      if (is_seen) is_drawn = is_drawn && begins && console.covers_all();
+    }
+    console.is_blind = false;
+    return is_drawn || !is_blind;
   }
 
   RLB_FN void act_in_reset(bool is_fire) {
@@ -145,18 +191,15 @@ struct Environment {
 
   // See NOTE [ known resets ]. Returns how many of the acts are done.
   RLB_FN s32 resume(bool fires, s32 n_acts) {
-    if (!is_reset_known()) {
-      console.reset_game();
-      return 0;
-    }
     // Sticky actions make it a matter of chance whether FIRE is pressed, and for how long.
     const bool is_chance = fires && options.repeat_probability > 0;
     const s32 n_done = is_chance ? 0 : n_acts < resets.n_acts ? n_acts : resets.n_acts;
-    const s32 known = n_done * resets.n_ends + resets.end_of[console.draw_timer()];
+    const s32 known = n_done * resets.n_ends + resets.end_of[reset_key()][console.draw_timer()];
     u8 left[kMostLeft];
-    for (s32 i = 0; i < game.n_left; ++i) left[i] = left_byte(i);
+    for (s32 i = 0; i < game.n_left; ++i) left[i] = left_byte(i) & game.left_bits[i];
     const bool is_swapped = console.resume(canvas.known_state(known), resets.n_draws, n_done);
     for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = static_cast<u8>(left_byte(i) + left[i]);
+    state().cpu.bus = state().riot.ram[127];  // As after any frame.
     if (has_images()) canvas.show_known(console, known, is_swapped);
     return n_done;
   }
@@ -165,16 +208,37 @@ struct Environment {
     if (state().frame.is_partial) return false;  // The frame would go on in the reset.
     // Sticky actions make a matter of chance of what a reset does with actions.
     if (!resets.n_ends || (resets.n_draws && options.repeat_probability > 0)) return false;
-    return !game.needed_at || console.ram(static_cast<u32>(game.needed_at)) == game.needed;
+    return (state().riot.ram[game.needed_at & 0x7f] & game.needed_bits) == game.needed;
+  }
+
+  // Does `work` with every bit of the key: its byte of RAM, its place in that and its place in the key.
+  template <class Work>
+  RLB_FN void with_key_bits(const Work& work) const {
+    s32 n = 0;
+    for (s32 i = 0; i < kMostKeyBytes; ++i) {
+      for (s32 bit = 0; bit < 8; ++bit) {
+        if (game.key_bits[i] >> bit & 1) work(state().riot.ram[game.key_at[i] & 0x7f], bit, n++);
+      }
+    }
+  }
+
+  RLB_FN u32 reset_key() const {
+    u32 key = 0;
+    with_key_bits([&](u8 byte, s32 bit, s32 place) { key |= (byte >> bit & 1u) << place; });
+    return key;
   }
 
   // A byte of RAM that a reset leaves, or adds something to.
   RLB_FN u8& left_byte(s32 i) const { return state().riot.ram[game.left_at[i] & 0x7f]; }
 
   // Makes the RAM one from which a reset is known; see NOTE [ known resets ].
-  RLB_FN void prepare_known_reset() {
-    if (game.needed_at) state().riot.ram[game.needed_at & 0x7f] = static_cast<u8>(game.needed);
+  RLB_FN void prepare_known_reset(u32 key) {
     for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = 0;
+    u8& byte = state().riot.ram[game.needed_at & 0x7f];
+    byte = static_cast<u8>((byte & ~game.needed_bits) | game.needed);
+    with_key_bits([&](u8& byte, s32 bit, s32 place) {
+      byte = static_cast<u8>((byte & ~(1 << bit)) | (key >> place & 1) << bit);
+    });
   }
 
   // The console is where an episode begins.
@@ -235,7 +299,7 @@ struct Environment {
 
   RLB_FN bool must_redraw(s32 k, bool is_last) const {
     if (state().frame.is_partial) return true;
-    if (k > 2) return is_last;
+    if (k > kSeen) return is_last;
     return state().tia.drawn < state().tia.window_end;
   }
 

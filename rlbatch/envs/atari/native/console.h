@@ -42,6 +42,7 @@ struct Console {
   Translator *translator = nullptr, *blind_translator = nullptr;
   bool is_blind = false;    // Frames are not drawn.
   State* record = nullptr;  // Where to put the state before the next frame; it moves on.
+  s32 most_drawn = 0;       // Clocks of its window that any frame has drawn since a reset cleared the screens.
 
 #if defined(RLB_CART)  // Compiled for one game.
   RLB_FN Cart cart() const { return static_cast<Cart>(RLB_CART); }
@@ -103,6 +104,7 @@ struct Console {
     reset_riot(s.riot, next_draw(generators.system));
     reset_tia(s.tia);
     s.frame.lines = 0;
+    most_drawn = 0;
     set_window();
     if (screens) clear_screens(screens, s.session.height);
     if (has_cart_ram(cart())) {
@@ -309,6 +311,7 @@ struct Console {
     if (!s.cpu.is_jammed) run_instructions(run);
     flush_log(run, run.n_log, run.last_access, drawn);
     if (screen) end_drawing(screens, s.session.height);
+    if (s.tia.drawn - s.tia.window_start > most_drawn) most_drawn = s.tia.drawn - s.tia.window_start;
     if (s.frame.has_stopped) {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
@@ -318,6 +321,12 @@ struct Console {
       if (!record) grey_rest();
       s.frame.is_greyed = 1;
     }
+  }
+
+  // Whether the last frame has drawn all that any frame has, so that nothing shows of an earlier one.
+  RLB_FN bool covers_all() const {
+    const s32 n_rows = (s.tia.drawn - s.tia.window_start) / kLine;  // That are complete.
+    return !s.frame.is_partial && n_rows >= (most_drawn + kLine - kBlank - 1) / kLine;
   }
 
   // Draws `n` frames that were recorded, after which the console is as it is now.

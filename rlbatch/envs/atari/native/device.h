@@ -71,7 +71,9 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
       b.noops[env],
       records,
       *b.resets,
-      DeviceCanvas{*b.options, pictures, view, b.states + b.first_known,
+      DeviceCanvas{*b.options, pictures, view,
+                   b.ring + static_cast<s64>(env) * b.options->stack * frame_size(*b.options),
+                   b.states + b.first_known,
                    b.pictures ? b.pictures + b.first_known : nullptr}};
   work(environment);
   b.states[env] = state;
@@ -312,26 +314,30 @@ RLB_FN u8 picture_of(Pictures& p, const u8* pixels, s32 height) {
   return p.drawn;
 }
 
-// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes].
+// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]; those of known resets,
+// which lie behind the environments, as far as these go.
 RLB_FN void restore_kernel(const DeviceBatch& b, const s32* ids, u8* in, s64 n_bytes) {
   const s32 env = ids[block_index()];
   const Options& o = *b.options;
   const SavedState saved(in + block_index() * n_bytes, o);
   const s32 ring_size = o.stack * frame_size(o);
+  const bool is_known = env >= b.n_envs;
   copy_together(saved.state, &b.states[env], sizeof(State));
-  copy_together(saved.generators, &b.generators[env], sizeof(Generators));
-  copy_together(saved.noops, &b.noops[env], sizeof(Mt19937));
-  copy_together(saved.episode, &b.episodes[env], sizeof(Episode));
-  copy_together(saved.ring, b.ring + static_cast<s64>(env) * ring_size, ring_size);
+  if (!is_known) {
+    copy_together(saved.generators, &b.generators[env], sizeof(Generators));
+    copy_together(saved.noops, &b.noops[env], sizeof(Mt19937));
+    copy_together(saved.episode, &b.episodes[env], sizeof(Episode));
+    copy_together(saved.ring, b.ring + static_cast<s64>(env) * ring_size, ring_size);
+  }
   block_barrier();
   if (thread_index() > 0) return;
-  b.views[env] = View{};
+  if (!is_known) b.views[env] = View{};
   if (!b.pictures) return;
   Pictures& p = b.pictures[env];
   const s32 height = b.states[env].session.height;
   clear_screens(&p, height);
   for (s32 k = 0; k < 2; ++k) p.shown[k] = picture_of(p, saved.screens + k * height * kWidth, height);
-  if (b.episodes[env].has_kept) p.kept = picture_of(p, saved.kept, height);
+  if (!is_known && b.episodes[env].has_kept) p.kept = picture_of(p, saved.kept, height);
   if (p.is_lost) b.errors[kLostPicture] = 1;
 }
 

@@ -19,6 +19,7 @@ struct DeviceCanvas {
   const Options& options;
   Pictures* pictures;  // Null where no frame is ever looked at.
   View& view;
+  u8* ring;  // [stack][frame_size] observations of single frames, which others make.
   // See `KnownResets`.
   const State* known_states;
   const Pictures* known_pictures;

@@ -293,9 +293,8 @@ RLB_API void rlb_batch_known_resets(void* handle, s32 game, KnownResets* out) {
   *out = static_cast<HostBatch*>(handle)->resets[static_cast<size_t>(game)];
 }
 
-// Writes one of its states; returns 0 if there is no such one.
-RLB_API s32 rlb_batch_save_known(void* handle, s32 game, s32 i, u8* out) {
-  return static_cast<HostBatch*>(handle)->save_known(game, i, out);
+RLB_API void rlb_batch_save_known(void* handle, s32 game, s32 i, u8* out) {
+  static_cast<HostBatch*>(handle)->save_known(game, i, out);
 }
 
 RLB_API void rlb_batch_restore(void* handle, s32 env, const u8* in) {

@@ -68,8 +68,7 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 
 using HostEnvironment = Environment<HostCanvas>;
 
-constexpr size_t kMostKnown = 128;  // States of a game's resets; if more, fewer acts after them are known.
-constexpr s32 kMostKnownActs = 29;  // After a reset: as many as by default, for which games were examined.
+constexpr size_t kMostKnown = 2250;  // States of a game's resets; if more, fewer acts after them are known.
 
 struct HostBatch {
   struct Slot {
@@ -300,7 +299,7 @@ struct HostBatch {
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
       for (const Slot& end : ends) states.push_back(known_reset(end));
       found.n_acts = k;
-      const bool is_full = k == kMostKnownActs || states.size() + ends.size() > kMostKnown;
+      const bool is_full = k == games[static_cast<size_t>(game)].most_acts || states.size() + ends.size() > kMostKnown;
       if (is_full || (k > 0 && k >= options.noop_max - 1)) break;
       for (Slot& end : ends) {
         HostEnvironment env = environment(end, own_scratch);
@@ -311,7 +310,7 @@ struct HostBatch {
     found.n_ends = states.empty() ? 0 : static_cast<s32>(ends.size());
   }
 
-  // Resets a game with all timers that matter; returns the ends that differ.
+  // Resets a game with all timers and keys that matter; returns the ends that differ.
   std::vector<Slot> ends_of_resets(s32 game, KnownResets& found) {
     const GameSpec& spec = games[static_cast<size_t>(game)];
     Slot slot;
@@ -322,31 +321,61 @@ struct HostBatch {
     slot.ring.resize(ring_size());
     HostEnvironment env = environment(slot, own_scratch);
     env.load(0);
-    env.console.repeat_probability = 0;
     std::vector<Slot> ends;
     std::set<u32> tried;
     while (tried.size() < static_cast<size_t>(spec.n_timers)) {
       Mt19937 ahead = slot.generators.system;
       const u32 timer = next_draw(ahead) % kTimers;
-      if (!tried.insert(timer).second) {
+      if (tried.count(timer)) {
         slot.generators.system = ahead;
         continue;
       }
-      slot.state.session.frame_number = slot.state.frame.buffer = slot.state.frame.is_partial = 0;
-      env.prepare_known_reset();
-      const Mt19937 before = slot.generators.environment;
-      env.console.reset_game();
-      const s32 n_draws = n_draws_between(before, slot.generators.environment);
-      if (!ends.empty() && n_draws != found.n_draws) return {};
-      found.n_draws = n_draws;
-      const auto is_equal = [&](const Slot& end) {
-        return !std::memcmp(&end.state, &slot.state, sizeof(State)) && end.screens == slot.screens;
-      };
-      const auto end = std::find_if(ends.begin(), ends.end(), is_equal);
-      found.end_of[timer] = static_cast<u8>(end - ends.begin());
-      if (end == ends.end()) ends.push_back(slot);
+      if (!reset_with_all_keys(slot, timer, tried, ends, found)) return {};
+      tried.insert(timer);
+    }
+    for (u8(&of_key)[kTimers] : found.end_of) {
+      if (spec.n_timers == 1) std::fill_n(of_key, kTimers, of_key[*tried.begin()]);
     }
     return ends;
+  }
+
+  // Resets with the timer that is drawn next; returns false if the generator of the environment is used
+  // now so, now otherwise. Timers that lead to the same end with one key do so with all.
+  bool reset_with_all_keys(Slot& slot, u32 timer, const std::set<u32>& tried, std::vector<Slot>& ends,
+                           KnownResets& found) {
+    HostEnvironment env = environment(slot, own_scratch);
+    env.console.repeat_probability = 0;
+    u32 n_keys = 1;
+    env.with_key_bits([&](u8, s32, s32) { n_keys *= 2; });
+    const Mt19937 before = slot.generators.system;
+    for (u32 key = 0; key < n_keys; ++key) {
+      slot.generators.system = before;
+      const Mt19937 drawn_from = slot.generators.environment;
+      State& s = slot.state;
+      s.session.frame_number = s.frame.buffer = s.frame.is_partial = 0;
+      env.prepare_known_reset(key);
+      env.console.reset_game();
+      const s32 n_draws = n_draws_between(drawn_from, slot.generators.environment);
+      if (!ends.empty() && n_draws != found.n_draws) return false;
+      found.n_draws = n_draws;
+      found.end_of[key][timer] = place_in(ends, slot);
+      const auto is_like = [&](u32 other) { return found.end_of[0][other] == found.end_of[0][timer]; };
+      const auto like = std::find_if(tried.begin(), tried.end(), is_like);
+      if (like == tried.end()) continue;
+      for (u8(&of_key)[kTimers] : found.end_of) of_key[timer] = of_key[*like];
+      break;
+    }
+    return true;
+  }
+
+  static u8 place_in(std::vector<Slot>& ends, const Slot& slot) {
+    const auto is_equal = [&](const Slot& end) {
+      return !std::memcmp(&end.state, &slot.state, sizeof(State)) && end.screens == slot.screens;
+    };
+    const auto end = std::find_if(ends.begin(), ends.end(), is_equal);
+    const auto place = static_cast<u8>(end - ends.begin());
+    if (end == ends.end()) ends.push_back(slot);
+    return place;
   }
 
   static s32 n_draws_between(Mt19937 from, const Mt19937& to) {
@@ -362,17 +391,14 @@ struct HostBatch {
     return found;
   }
 
-  // Writes a known reset as `save` writes an environment; returns whether there is such a one.
-  bool save_known(s32 game, s32 i, u8* out) const {
-    const std::vector<KnownReset>& resets = known[static_cast<size_t>(game)];
-    if (static_cast<size_t>(i) >= resets.size()) return false;
-    const KnownReset& reset = resets[static_cast<size_t>(i)];
+  // Writes a known reset as `save` writes an environment.
+  void save_known(s32 game, s32 i, u8* out) const {
+    const KnownReset& reset = known[static_cast<size_t>(game)][static_cast<size_t>(i)];
     std::memset(out, 0, static_cast<size_t>(state_size()));
     std::memcpy(out, &reset.state, sizeof(State));
     out += sizeof(State) + sizeof(Generators) + sizeof(Mt19937) + sizeof(Episode);
     const s32 size = games[static_cast<size_t>(game)].config.height * kWidth;
     for (s32 k = 0; k < 2; ++k) unpack(reset.screens[k], out + k * size);
-    return true;
   }
 
   // --- Looking in from outside, while no job is under way. ---

@@ -47,3 +47,10 @@ RLB_HOT u32 least(u32 lanes, u32 value) {
 }  // namespace rlbatch::atari
 
 #endif
+
+namespace rlbatch::atari {
+
+// Whether but one lane is named, which need not ask others: in a reset, mostly.
+RLB_HOT bool is_one(u32 lanes) { return !(lanes & (lanes - 1)); }
+
+}  // namespace rlbatch::atari

@@ -97,6 +97,7 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
   copy_ram(run.state->riot.ram, run.ram);
   Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
   const u32 lanes = lanes_here();
+  const bool is_alone = is_one(lanes);
   for (;;) {
     const bool can_run = cpu.left > 0 && cpu.n_log < kFullLog;
     const u32 turn = can_run ? turn_of(cpu.cycles, cpu.waits) : kIdle;
@@ -109,7 +110,10 @@ RLB_FN void run_cpu(Run& run, s32 n_instructions) {
       continue;
     }
     if (turn != first) continue;
-    if (cpu.run()) continue;
+    bool goes_on;
+    do goes_on = cpu.run();
+    while (is_alone && goes_on && cpu.left > 0 && cpu.n_log < kFullLog);
+    if (goes_on) continue;
     if (cpu.waits) {
       ++cpu.left;  // It will come again.
       continue;
