@@ -393,7 +393,10 @@ class NativeBatch(Batch):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
     def known_resets(self, game: int) -> KnownResets:
-        """Returns where the resets of a game lead to; see NOTE [ known resets ] in `native/batch.h`."""
+        """Returns where the resets of a game lead to.
+
+        See NOTE [ known resets ] in `native/batch.h`.
+        """
         described = KnownResets()
         self._library.rlb_batch_known_resets(self._handle, game, ctypes.byref(described))
         return described

@@ -34,11 +34,10 @@ RLB_HOT void write(Beam& beam, const Write& w) { beam.write(w.reg, w.value, 3 * 
 RLB_HOT void write_all(Beam& beam, const Log log, s32 n, s32 base) {
   constexpr u32 kIdle = ~0u;
   const u32 lanes = lanes_here();
-  const bool is_alone = is_one(lanes);
   u32 word = n > 0 ? log[0] : 0, following = n > 1 ? log[1] : 0;
   for (s32 k = 0;;) {
     const Write next = unpacked_write(word, base);
-    const u32 own = k < n ? next.cycles >> 6 << 6 | next.reg : kIdle, first = is_alone ? own : least(lanes, own);
+    const u32 first = least(lanes, k < n ? next.cycles >> 6 << 6 | next.reg : kIdle);
     if (first == kIdle) return;
     if (k >= n || next.reg != (first & 63)) continue;
     ++k;

@@ -28,6 +28,9 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 // `scripts/gpu_estimate.py` counts how well that works. To run those alone that are at the same
 // address, the lowest first, takes up to twice as long, where a game has many ways to go, and is a
 // little faster where all stay together anyway.
+//
+// A thread whose environment is the only one of its warp to reset has no others to wait for. For that there
+// is code of its own, which also leaves out writes that change nothing: together, threads rarely agree which.
 constexpr s32 kPatience = 76 * 12;  // Cycles of the CPU.
 constexpr u32 kSpan = 256;
 
@@ -42,14 +45,15 @@ RLB_HOT void copy_ram(const u8* from, u8* to) {
   }
 }
 
-template <Cart kKind>
-RLB_HOT Interpreter<kKind> load(const Run& run, s32 left) {
+template <Cart kKind, bool kAlone>
+RLB_HOT Interpreter<kKind, kAlone> load(const Run& run, u16* shadow, s32 left) {
   const State& s = *run.state;
   const Registers r = unpacked(s.cpu);
-  Interpreter<kKind> cpu;
+  Interpreter<kKind, kAlone> cpu;
   cpu.ram = near_ram();
   cpu.state = &s;
   cpu.log = run.log;
+  cpu.shadow = shadow;
   cpu.log_base = run.log_base;
   cpu.line_start = s.tia.frame_start / 3;
   cpu.line_limit = cpu.line_start + 76 * (s.frame.max_lines + 1);
@@ -70,8 +74,8 @@ RLB_HOT Interpreter<kKind> load(const Run& run, s32 left) {
   return cpu;
 }
 
-template <Cart kKind>
-RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
+template <Cart kKind, bool kAlone>
+RLB_HOT void store(Run& run, const Interpreter<kKind, kAlone>& cpu) {
   Cpu& stored = run.state->cpu;
   Registers r = unpacked(stored);  // For D and I.
   r.pc = cpu.pc;
@@ -89,39 +93,77 @@ RLB_HOT void store(Run& run, const Interpreter<kKind>& cpu) {
   run.last_access = cpu.last_access;
 }
 
-// Runs until the frame ends, or for so many instructions.
+// Executes an instruction that the interpreter leaves to others.
+template <Cart kKind, bool kAlone>
+RLB_HOT void execute_other(Run& run, Interpreter<kKind, kAlone>& cpu) {
+  u16* shadow = cpu.shadow;
+  const s32 n_log = cpu.n_log;
+  const u32 n_replays = run.n_replays;
+  store(run, cpu);
+  cpu = load<kKind, kAlone>(run, shadow, execute_anywhere(run, cpu.left));
+  if (kAlone) note_writes(run, shadow, n_log, cpu.n_log, n_replays);
+}
+
+template <Cart kKind, bool kAlone>
+RLB_HOT void replay_now(Run& run, Interpreter<kKind, kAlone>& cpu) {
+  flush_log(run, cpu.n_log, cpu.last_access);
+  cpu.n_log = 0;
+  cpu.waits = 0;
+}
+
 template <Cart kKind>
-RLB_FN void run_cpu(Run& run, s32 n_instructions) {
+RLB_HOT void run_together(Run& run, Interpreter<kKind, false>& cpu, u32 lanes) {
   constexpr u32 kIdle = ~0u;  // It waits, as all whose turns are odd.
-  run.ram = near_ram();
-  copy_ram(run.state->riot.ram, run.ram);
-  Interpreter<kKind> cpu = load<kKind>(run, n_instructions);
-  const u32 lanes = lanes_here();
-  const bool is_alone = is_one(lanes);
   for (;;) {
     const bool can_run = cpu.left > 0 && cpu.n_log < kFullLog;
     const u32 turn = can_run ? turn_of(cpu.cycles, cpu.waits) : kIdle;
     const u32 first = least(lanes, turn);
-    if (first == kIdle && !any(lanes, cpu.left > 0)) break;
+    if (first == kIdle && !any(lanes, cpu.left > 0)) return;
     if (first & 1) {
-      flush_log(run, cpu.n_log, cpu.last_access);
-      cpu.n_log = 0;
-      cpu.waits = 0;
+      replay_now(run, cpu);
       continue;
     }
     if (turn != first) continue;
-    bool goes_on;
-    do goes_on = cpu.run();
-    while (is_alone && goes_on && cpu.left > 0 && cpu.n_log < kFullLog);
-    if (goes_on) continue;
+    if (cpu.run()) continue;
     if (cpu.waits) {
       ++cpu.left;  // It will come again.
       continue;
     }
-    store(run, cpu);
-    cpu = load<kKind>(run, execute_anywhere(run, cpu.left));
+    execute_other(run, cpu);
   }
-  store(run, cpu);
+}
+
+template <Cart kKind>
+RLB_HOT void run_alone(Run& run, Interpreter<kKind, true>& cpu) {
+  while (cpu.left > 0) {
+    if (cpu.n_log >= kFullLog) replay_now(run, cpu);
+    if (cpu.run()) continue;
+    if (cpu.waits) {
+      ++cpu.left;
+      replay_now(run, cpu);
+    } else {
+      execute_other(run, cpu);
+    }
+  }
+}
+
+// Runs until the frame ends, or for so many instructions.
+template <Cart kKind>
+RLB_FN void run_cpu(Run& run, s32 n_instructions) {
+  const u32 lanes = lanes_here();
+  run.ram = near_ram();
+  copy_ram(run.state->riot.ram, run.ram);
+  if (is_one(lanes) && !run.screen) {
+    u16 shadow[kShadowSize];
+    start_shadow(run.state->tia, shadow);
+    auto cpu = load<kKind, true>(run, shadow, n_instructions);
+    run_alone(run, cpu);
+    store(run, cpu);
+  } else {
+    auto cpu = load<kKind, false>(run, nullptr, n_instructions);
+    run_together(run, cpu, lanes);
+    store(run, cpu);
+  }
   copy_ram(run.ram, run.state->riot.ram);
 }
 

@@ -15,6 +15,7 @@
 
 #include "lanes.h"
 #include "m6502.h"
+#include "shadow.h"
 
 namespace rlbatch::atari {
 
@@ -264,14 +265,16 @@ RLB_FN void come_near(const u8* rom) {
   block_barrier();
 }
 
-constexpr s32 kMostAtOnce = 4;  // Instructions after which the other threads of the warp get a look in.
+constexpr s32 kMostAtOnce = 4;  // Instructions after which the other threads of the warp get a look in,
+constexpr s32 kMostAlone = 32;  // or where there are none, after which the log may be full.
 
-// The CPU of one thread, in registers.
-template <Cart kKind>
+// The CPU of one thread, in registers: of one without company whose frame nobody sees, or of any.
+template <Cart kKind, bool kAlone>
 struct Interpreter {
   u8* ram;
   const State* state;
   Log log;
+  u16* shadow;  // Of one alone; see `shadow.h`.
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
   u32 pc, axys, nz, c, v, latch;
@@ -449,9 +452,10 @@ struct Interpreter {
     if (reg == kWSYNC) {
       const s32 past = (cycles - line_start) % 76;
       cycles += past ? 76 - past : 0;
-    } else {
-      log[n_log++] = packed_write(static_cast<u32>(cycles - log_base), reg, static_cast<u8>(value));
+      return;
     }
+    if (kAlone && !note_write(shadow, reg, value)) return;
+    log[n_log++] = packed_write(static_cast<u32>(cycles - log_base), reg, static_cast<u8>(value));
   }
 
   // Executes a few instructions, the last one where another may be told apart by its opcode; returns false
@@ -459,7 +463,8 @@ struct Interpreter {
   RLB_HOT bool run() {
     u32 word = word_in(offset_in<kKind>(banks, pc));
     Steps s = steps_of(word);
-    const s32 until = left > kMostAtOnce ? left - kMostAtOnce : 0;
+    constexpr s32 kMost = kAlone ? kMostAlone : kMostAtOnce;
+    const s32 until = left > kMost ? left - kMost : 0;
     for (;;) {
       --left;
       if (!is_plain_code<kKind>(pc)) return false;
