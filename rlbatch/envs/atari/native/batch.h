@@ -175,7 +175,7 @@ struct Environment {
     console.is_blind = is_blind;
     console.reset_game();
     for (s32 k = 0; k < n_acts; ++k) {
-      const bool is_seen = k + kSeen >= n_acts, begins = !state().frame.is_partial && !state().rule.terminal;
+      const bool is_seen = k + kSeen >= n_acts, begins = !state().frame.is_partial;
       console.is_blind = is_blind && !is_seen;
       act_in_reset(fires && k == 0);
       if (is_seen) is_drawn = is_drawn && begins && console.covers_all();

@@ -42,7 +42,7 @@ struct Console {
   Translator *translator = nullptr, *blind_translator = nullptr;
   bool is_blind = false;    // Frames are not drawn.
   State* record = nullptr;  // Where to put the state before the next frame; it moves on.
-  s32 most_drawn = 0;       // Clocks of its window that any frame has drawn since a reset cleared the screens.
+  s32 most_drawn = 0;  // Clocks of its window that any frame has drawn since a reset cleared the screens.
 
 #if defined(RLB_CART)  // Compiled for one game.
   RLB_FN Cart cart() const { return static_cast<Cart>(RLB_CART); }

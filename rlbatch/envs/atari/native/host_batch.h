@@ -295,12 +295,13 @@ struct HostBatch {
     KnownResets& found = resets[static_cast<size_t>(game)];
     std::vector<KnownReset>& states = known[static_cast<size_t>(game)];
     std::vector<Slot> ends = ends_of_resets(game, found);
+    const s32 most_acts = games[static_cast<size_t>(game)].most_acts;
     const auto is_over = [](const Slot& end) { return end.state.rule.terminal; };
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
       for (const Slot& end : ends) states.push_back(known_reset(end));
       found.n_acts = k;
-      const bool is_full = k == games[static_cast<size_t>(game)].most_acts || states.size() + ends.size() > kMostKnown;
-      if (is_full || (k > 0 && k >= options.noop_max - 1)) break;
+      const bool is_full = states.size() + ends.size() > kMostKnown;
+      if (is_full || k == most_acts || (k > 0 && k >= options.noop_max - 1)) break;
       for (Slot& end : ends) {
         HostEnvironment env = environment(end, own_scratch);
         env.console.repeat_probability = 0;
@@ -339,8 +340,9 @@ struct HostBatch {
     return ends;
   }
 
-  // Resets with the timer that is drawn next; returns false if the generator of the environment is used
-  // now so, now otherwise. Timers that lead to the same end with one key do so with all.
+  // Resets with the timer that is drawn next. Timers that lead to the same end with one key do so with all.
+  // Returns false if the ends are too many, or if the generator of the environment is used now so, now
+  // otherwise.
   bool reset_with_all_keys(Slot& slot, u32 timer, const std::set<u32>& tried, std::vector<Slot>& ends,
                            KnownResets& found) {
     HostEnvironment env = environment(slot, own_scratch);
@@ -365,7 +367,7 @@ struct HostBatch {
       for (u8(&of_key)[kTimers] : found.end_of) of_key[timer] = of_key[*like];
       break;
     }
-    return true;
+    return ends.size() <= 256;
   }
 
   static u8 place_in(std::vector<Slot>& ends, const Slot& slot) {
