@@ -16,10 +16,11 @@ what the CPU core gives, and counts, per emulated frame of one environment:
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
 warps each, which is what 32,768 environments are, that never wait for each other, and if the
-observations, which have many warps, use `--utilisation` of its slots. It is an estimate, not a
-measurement: latencies are assumed, each warp has an equal share of the first-level cache, the
-second-level cache and those of instructions never miss, and no episode ends. Prints a table and one
-JSON object.
+observations, which have many warps, use `--utilisation` of its slots: while no episode ends
+(`frames_per_second`), and where one ends in every step of four frames
+(`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
+warp has an equal share of the first-level cache, the second-level cache and those of instructions
+never miss. Prints a table and one JSON object.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ from scripts import sass
 # boost clock; each multiprocessor has four schedulers.
 _SCHEDULERS, _HERTZ = 4 * 132, 1.755e9
 _WARP = 32
+_FRAME_SKIP = 4  # As by default.
 
 
 @dataclass(frozen=True)
@@ -104,24 +106,28 @@ def count(game: str, config: Config) -> dict[str, Any]:
     }
 
 
-def frames_per_second(counts: dict[str, Any], config: Config) -> float:
-    """Returns the estimate for an H100."""
+def frames_per_second(counts: dict[str, Any], config: Config, *, resets: bool) -> float:
+    """Returns the estimate for an H100; with `resets` an episode ends in every step."""
     side_by_side = _WARP * config.warps_per_scheduler * _SCHEDULERS
     step = counts["step_cycles"] / side_by_side
     observe = counts["observe_slots"] / (_SCHEDULERS * config.utilisation)
-    return _HERTZ / (step + observe)
+    reset = counts["reset_cycles"] / (_FRAME_SKIP * side_by_side) if resets else 0
+    return _HERTZ / (step + observe + reset)
 
 
 def main(config: Config) -> None:
     """Counts all games; prints a table and one JSON object."""
-    print(f"{'game':20} step slots  observe slots  threads  cycles/warp  frames/s (estimate)")
+    columns = "step slots  observe slots  threads  cycles/warp  frames/s (estimate)  with resets"
+    print(f"{'game':20} {columns}")
     found = {}
     for game in config.games:
         one = found[game] = count(game, config)
-        one["frames_per_second"] = frames_per_second(one, config)
+        one["frames_per_second"] = frames_per_second(one, config, resets=False)
+        one["frames_per_second_with_resets"] = frames_per_second(one, config, resets=True)
         print(
             f"{game:20} {one['step_slots']:10,.0f} {one['observe_slots']:14,.0f} "
-            f"{one['threads']:8.1f} {one['step_cycles']:12,.0f} {one['frames_per_second']:20,.0f}",
+            f"{one['threads']:8.1f} {one['step_cycles']:12,.0f} {one['frames_per_second']:20,.0f} "
+            f"{one['frames_per_second_with_resets']:12,.0f}",
             flush=True,
         )
     means = {
