@@ -47,3 +47,21 @@ class Elf:
             Symbol(self._text(names + name), value, info >> 4 == 1)
             for name, info, _, _, value, _ in struct.iter_unpack("<IBBHQQ", self.section(".symtab"))
         ]
+
+    def frame_sizes(self) -> dict[str, int]:
+        """Returns the bytes of local memory that a thread takes in each function.
+
+        In `.nv.info`, as `cuobjdump -elf` shows it: entries of a format, an attribute and a size;
+        those of EIATTR_FRAME_SIZE are the number of a symbol and the bytes.
+        """
+        has_size, frame_size = 4, 0x11
+        names, found = [symbol.name for symbol in self.symbols()], {}
+        info = self.section(".nv.info")
+        at = 0
+        while at < len(info):
+            form, attribute, size = struct.unpack_from("<BBH", info, at)
+            if form == has_size and attribute == frame_size:
+                symbol, n_bytes = struct.unpack_from("<II", info, at + 4)
+                found[names[symbol]] = n_bytes
+            at += 4 + (size if form == has_size else 0)
+        return found

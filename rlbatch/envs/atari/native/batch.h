@@ -161,7 +161,10 @@ struct Environment {
     const s32 ring_size = options.stack * frame_size(options);
     const bool fits = ring_size >= s32{sizeof(Start)} && ring_size % s32{alignof(Start)} == 0;
     bool is_blind = has_images() && fits && n_acts >= kSeen;
-    if (is_blind) start = {state(), console.generators};
+    if (is_blind) {
+      start.state = state();
+      start.generators = console.generators;
+    }
     while (!reset_and_act(fires, n_acts, is_blind)) {
       state() = start.state;
       console.generators = start.generators;
