@@ -8,6 +8,8 @@ import torch
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv, build
+from rlbatch.envs.atari._batch import Job
+from rlbatch.envs.atari._device import DeviceJob
 
 pytest.importorskip("cupy")
 
@@ -55,6 +57,25 @@ def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> No
     assert threads <= 32 * slots
     assert cycles >= slots
     assert 0 < misses < slots
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("game", ["yars_revenge", "elevator_action"])
+def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
+    monkeypatch.setenv(build.GRID_VARIABLE, "0")
+    native = AtariEnv(game, 2, seed=1, decorrelate_steps=40)
+    native.reset()
+    with sass.played() as kernels_of:
+        env = AtariEnv(game, 2, seed=1)
+        env._n_resets = 1  # Nothing is emulated here but the reset in question.
+        env.set_state(None, native.get_state())
+        env._batch.step(torch.tensor([DeviceJob.RESET, DeviceJob.NONE]).byte())
+        env._batch.observe()
+        native._batch.run(np.array([Job.RESET, Job.LOOK]), np.zeros(native._batch.shape, np.uint8))
+        assert np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
+        assert kernels_of(game).counts("rlb_step")[:, 0].sum() > 1e6
+        env.close()
+    native.close()
 
 
 def test_the_cache_is_what_shared_memory_leaves() -> None:
