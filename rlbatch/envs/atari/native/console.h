@@ -331,15 +331,16 @@ struct Console {
 
   // Draws `n` frames that were recorded, after which the console is as it is now.
   RLB_FN void redraw(const State* recorded, s32 n) {
-    State now = s;
+    const Session session = s.session;  // Which frames leave alone, and those who run them do not.
+    const RuleState rule = s.rule;
     is_blind = false;
     record = nullptr;
     for (s32 i = 0; i < n; ++i) {
       s = recorded[i];
       run_frame();
     }
-    now.tia = s.tia;  // The same, but for what only matters to the picture.
-    s = now;
+    s.session = session;
+    s.rule = rule;
   }
 
   RLB_FN u8 colour_loss() const { return s.session.is_pal && (s.frame.lines & 1); }

@@ -487,7 +487,7 @@ struct Beam {
   }
 
   // Paints up to the beam, before colours or priorities change.
-  RLB_FN void paint_now() {
+  RLB_GPU_CALL void paint_now() {
     RLB_IS_LOCAL(this);
     if (!screen) return;
     const s32 x = pixel();
