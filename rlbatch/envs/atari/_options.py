@@ -19,7 +19,7 @@ from rlbatch.envs.atari.games import Game
 _SYSTEM_SEED = 4753849
 RAM_BYTES = 128
 # Of RAM, as with the same names in `native/batch.h`.
-_MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS = 9, 3, 16
+_MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
 
 _OBS_TYPES = ("pixels", "rgb", "ram")
@@ -114,7 +114,8 @@ class GameSpec(ctypes.Structure):
         *((name, ctypes.c_int32) for name in ("n_timers", "most_acts", "n_left")),
         *((name, ctypes.c_int32 * _MOST_LEFT) for name in ("left_at", "left_bits")),
         *((name, ctypes.c_int32 * _MOST_KEY_BYTES) for name in ("key_at", "key_bits")),
-        *((name, ctypes.c_int32) for name in ("needed_at", "needed_bits", "needed")),
+        *((name, ctypes.c_int32 * _MOST_NEEDS) for name in ("needed_at", "needed_bits")),
+        *((name, ctypes.c_int32 * _MOST_NEEDS) for name in ("needed_from", "needed_to")),
     ]
 
 
@@ -146,7 +147,7 @@ def game_spec(
     is_one = n_timers == 1 and not game.reset_key
     is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
     left, key = game.left_by_reset, dict(game.reset_key)
-    needed_at, needed_bits, needed = game.reset_needs
+    needs = [[need[i] for need in game.reset_needs] for i in range(4)]
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
@@ -161,9 +162,10 @@ def game_spec(
         left_bits=(ctypes.c_int32 * _MOST_LEFT)(*(0xFF & ~key.get(at, 0) for at in left)),
         key_at=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key),
         key_bits=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key.values()),
-        needed_at=needed_at,
-        needed_bits=needed_bits,
-        needed=needed,
+        needed_at=(ctypes.c_int32 * _MOST_NEEDS)(*needs[0]),
+        needed_bits=(ctypes.c_int32 * _MOST_NEEDS)(*needs[1]),
+        needed_from=(ctypes.c_int32 * _MOST_NEEDS)(*needs[2]),
+        needed_to=(ctypes.c_int32 * _MOST_NEEDS)(*needs[3]),
     )
 
 

@@ -53,11 +53,11 @@ class Game:
             begins at random, or also what was played before, "play".
         left_by_reset: Addresses of bytes of RAM that a reset leaves as they are, or to which it
             adds a constant, and which change nothing else, but for bits of `reset_key`; at most
-            nine.
+            31.
         reset_key: Addresses of bytes of RAM, and masks of their bits, that the state after a
             reset depends on as well; at most three, and four bits.
-        reset_needs: Address of a byte of RAM, a mask, and what its masked bits have to be for
-            all this to be true.
+        reset_needs: Addresses of bytes of RAM, masks, and the first and the last of the values
+            that the masked bits may have for all this to be true; 0 follows 255. At most three.
         reset_acts: Of how many frames without an action after a reset it is true, at least.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
@@ -81,7 +81,7 @@ class Game:
     reset_depends_on: Literal["nothing", "timer", "play"] = "nothing"
     left_by_reset: tuple[int, ...] = ()
     reset_key: tuple[tuple[int, int], ...] = ()
-    reset_needs: tuple[int, int, int] = (0x80, 0, 0)
+    reset_needs: tuple[tuple[int, int, int, int], ...] = ()
     reset_acts: int = 29
     detection_difficulty: int = 0
 
@@ -187,7 +187,7 @@ _GAMES = (
     Game("gravitar", "8ac18076d01a6b63acf6e2cab4968940", "F8", modes=tuple(range(5))),
     Game("hangman", "f16c709df0a6c52f47ff52b9d95b7d8d", "4K", modes=tuple(range(4)),
          difficulties=(0, 1), reset_depends_on="timer", left_by_reset=(0xFF,),
-         reset_key=((0xFF, 0x01),), reset_needs=(0xEE, 0xFF, 0)),
+         reset_key=((0xFF, 0x01),), reset_needs=((0xEE, 0xFF, 0, 0),)),
     Game("haunted_house", "f0a6e99f5875891246c3dbecbf2d2cea", "4K", modes=tuple(range(9)),
          difficulties=(0, 1), reset_depends_on="play"),
     Game("hero", "fca4a5be1251927027f2c24774a02160", "F8", modes=tuple(range(5)),
@@ -195,7 +195,9 @@ _GAMES = (
     Game("human_cannonball", "7972e5101fa548b952d852db24ad6060", "2K", modes=tuple(range(8)),
          difficulties=(0, 1)),
     Game("ice_hockey", "a4c08c4994eb9d24fb78be1793e82e26", "4K", modes=(0, 2),
-         difficulties=(0, 1, 2, 3), reset_depends_on="play"),
+         difficulties=(0, 1, 2, 3), reset_depends_on="timer",
+         left_by_reset=(0xEE, 0xF3, 0xF4, 0xF5, 0xF6, 0xFA, 0xFB, 0xFC, 0xFD),
+         reset_needs=((0xE6, 0xFF, 0, 3), (0xE7, 0xFF, 0, 4), (0xE9, 0xFF, 0xB0, 0x7F))),
     Game("jamesbond", "e51030251e440cffaab1ac63438b44ae", "E0", modes=(0, 1)),
     Game("journey_escape", "718ae62c70af4e5fd8e932fee216948a", "4K",
          minimal_actions=(0, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17),
@@ -214,7 +216,7 @@ _GAMES = (
     Game("kung_fu_master", "5b92a93b23523ff16e2789b820e2a4c5", "F8",
          minimal_actions=(0, 2, 3, 4, 5, 8, 9, 11, 12, 13, 14, 15, 16, 17),
          left_by_reset=(0xD1, 0xDA, 0xDB, 0xDC, 0xDD, 0xDE, 0xDF, 0xE1, 0xFB),
-         reset_key=((0xDA, 0x0A), (0xDC, 0x08), (0xDE, 0x80)), reset_needs=(0xDE, 0x04, 0)),
+         reset_key=((0xDA, 0x0A), (0xDC, 0x08), (0xDE, 0x80)), reset_needs=((0xDE, 0x04, 0, 0),)),
     Game("laser_gates", "8e4cd60d93fcde8065c1a2b972a26377", "4K", pal=True, height=250),
     Game("lost_luggage", "2d76c5d1aad506442b9e9fb67765e051", "4K",
          minimal_actions=(0, 2, 3, 4, 5, 6, 7, 8, 9), modes=(0, 1), difficulties=(0, 1),
@@ -273,7 +275,7 @@ _GAMES = (
          difficulties=(0, 2)),
     Game("time_pilot", "fc2104dd2dadf9a6176c1c1c8f87ced9", "F8",
          minimal_actions=(0, 1, 2, 3, 4, 5, 10, 11, 12, 13), difficulties=(0, 1, 2),
-         reset_needs=(0x80, 0xFF, 2)),
+         reset_needs=((0x80, 0xFF, 2, 2),)),
     Game("trondead", "fb27afe896e7c928089307b32e5642ee", "4K", difficulties=(0, 1)),
     Game("turmoil", "7a5463545dfb2dcfdafa6074b2f2c15e", "4K",
          minimal_actions=(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 11, 12), modes=tuple(range(9))),
@@ -297,7 +299,10 @@ _GAMES = (
     Game("word_zapper", "ec3beb6d8b5689e867bafb5d5f507491", "4K", modes=tuple(range(24)),
          difficulties=(0, 1, 2, 3)),
     Game("yars_revenge", "c5930d0e8cdae3e037349bfa08e871be", "4K", modes=(0, 32, 64, 96),
-         difficulties=(0, 1), reset_depends_on="play"),
+         difficulties=(0, 1),
+         left_by_reset=(0x9B, 0x9C, 0xA1, 0xA2, 0xA6, 0xAF, 0xB0, 0xB1, 0xB3, 0xB6,
+                        *range(0xB8, 0xBD), *range(0xC9, 0xD9)),
+         reset_key=((0x95, 0x08),), reset_needs=((0x95, 0x01, 0, 0),), reset_acts=0),
     Game("zaxxon", "eea0da9b987d661264cce69a7c13c3bd", "F8", modes=(0, 8, 16, 24)),
 )
 # fmt: on

@@ -50,7 +50,7 @@ struct Options {
   f32 repeat_probability;
 };
 
-constexpr s32 kMostLeft = 9, kMostKeyBytes = 3, kMostKeys = 16;
+constexpr s32 kMostLeft = 31, kMostKeyBytes = 3, kMostKeys = 16, kMostNeeds = 3;
 
 // A game as a batch plays it.
 struct GameSpec {
@@ -62,7 +62,8 @@ struct GameSpec {
   s32 n_left;     // Bytes of RAM that a reset leaves, or adds something to; without the bits of the key.
   s32 left_at[kMostLeft], left_bits[kMostLeft];
   s32 key_at[kMostKeyBytes], key_bits[kMostKeyBytes];
-  s32 needed_at, needed_bits, needed;  // Bits of RAM with which all this is true; or none.
+  s32 needed_at[kMostNeeds], needed_bits[kMostNeeds];  // Bits of RAM with which all this is true, if
+  s32 needed_from[kMostNeeds], needed_to[kMostNeeds];  // they are within these, around 255 if from > to.
 };
 
 // Where the resets of a game lead to, see NOTE [ known resets ]. The states, which others keep, are
@@ -211,7 +212,12 @@ struct Environment {
     if (state().frame.is_partial) return false;  // The frame would go on in the reset.
     // Sticky actions make a matter of chance of what a reset does with actions.
     if (!resets.n_ends || (resets.n_draws && options.repeat_probability > 0)) return false;
-    return (state().riot.ram[game.needed_at & 0x7f] & game.needed_bits) == game.needed;
+    for (s32 i = 0; i < kMostNeeds; ++i) {
+      const s32 bits = state().riot.ram[game.needed_at[i] & 0x7f] & game.needed_bits[i];
+      const s32 from = game.needed_from[i], to = game.needed_to[i];
+      if (static_cast<u8>(bits - from) > static_cast<u8>(to - from)) return false;
+    }
+    return true;
   }
 
   // Does `work` with every bit of the key: its byte of RAM, its place in that and its place in the key.
@@ -237,8 +243,10 @@ struct Environment {
   // Makes the RAM one from which a reset is known; see NOTE [ known resets ].
   RLB_FN void prepare_known_reset(u32 key) {
     for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = 0;
-    u8& byte = state().riot.ram[game.needed_at & 0x7f];
-    byte = static_cast<u8>((byte & ~game.needed_bits) | game.needed);
+    for (s32 i = 0; i < kMostNeeds; ++i) {
+      u8& byte = state().riot.ram[game.needed_at[i] & 0x7f];
+      byte = static_cast<u8>((byte & ~game.needed_bits[i]) | game.needed_from[i]);
+    }
     with_key_bits([&](u8& byte, s32 bit, s32 place) {
       byte = static_cast<u8>((byte & ~(1 << bit)) | (key >> place & 1) << bit);
     });
