@@ -147,25 +147,25 @@ def game_spec(
     is_one = n_timers == 1 and not game.reset_key
     is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
     left, key = game.left_by_reset, dict(game.reset_key)
-    needs = [[need[i] for need in game.reset_needs] for i in range(4)]
+    needs = [tuple(need[i] for need in game.reset_needs) for i in range(4)]
     return GameSpec(
         config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,
         n_actions=len(actions),
-        actions=(ctypes.c_int32 * 18)(*actions),
+        actions=tuple(actions),
         n_timers=n_timers if is_default and (is_one or knows_all) else 0,
         most_acts=game.reset_acts,
         n_left=len(left),
-        left_at=(ctypes.c_int32 * _MOST_LEFT)(*left),
-        left_bits=(ctypes.c_int32 * _MOST_LEFT)(*(0xFF & ~key.get(at, 0) for at in left)),
-        key_at=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key),
-        key_bits=(ctypes.c_int32 * _MOST_KEY_BYTES)(*key.values()),
-        needed_at=(ctypes.c_int32 * _MOST_NEEDS)(*needs[0]),
-        needed_bits=(ctypes.c_int32 * _MOST_NEEDS)(*needs[1]),
-        needed_from=(ctypes.c_int32 * _MOST_NEEDS)(*needs[2]),
-        needed_to=(ctypes.c_int32 * _MOST_NEEDS)(*needs[3]),
+        left_at=left,
+        left_bits=tuple(0xFF & ~key.get(at, 0) for at in left),
+        key_at=tuple(key),
+        key_bits=tuple(key.values()),
+        needed_at=needs[0],
+        needed_bits=needs[1],
+        needed_from=needs[2],
+        needed_to=needs[3],
     )
 
 

@@ -60,7 +60,7 @@ def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("game", ["yars_revenge", "elevator_action"])
+@pytest.mark.parametrize("game", ["sir_lancelot", "elevator_action"])
 def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
     monkeypatch.setenv(build.GRID_VARIABLE, "0")
     native = AtariEnv(game, 2, seed=1, decorrelate_steps=40)

@@ -331,7 +331,7 @@ struct HostBatch {
         slot.generators.system = ahead;
         continue;
       }
-      if (!reset_with_all_keys(slot, timer, tried, ends, found)) return {};
+      if (!reset_with_all_keys(slot, timer, ends, found)) return {};
       tried.insert(timer);
     }
     for (u8(&of_key)[kTimers] : found.end_of) {
@@ -340,11 +340,9 @@ struct HostBatch {
     return ends;
   }
 
-  // Resets with the timer that is drawn next. Timers that lead to the same end with one key do so with all.
-  // Returns false if the ends are too many, or if the generator of the environment is used now so, now
-  // otherwise.
-  bool reset_with_all_keys(Slot& slot, u32 timer, const std::set<u32>& tried, std::vector<Slot>& ends,
-                           KnownResets& found) {
+  // Resets with the timer that is drawn next. Returns false if the ends are too many, or if the generator
+  // of the environment is used now so, now otherwise.
+  bool reset_with_all_keys(Slot& slot, u32 timer, std::vector<Slot>& ends, KnownResets& found) {
     HostEnvironment env = environment(slot, own_scratch);
     env.console.repeat_probability = 0;
     u32 n_keys = 1;
@@ -361,11 +359,6 @@ struct HostBatch {
       if (!ends.empty() && n_draws != found.n_draws) return false;
       found.n_draws = n_draws;
       found.end_of[key][timer] = place_in(ends, slot);
-      const auto is_like = [&](u32 other) { return found.end_of[0][other] == found.end_of[0][timer]; };
-      const auto like = std::find_if(tried.begin(), tried.end(), is_like);
-      if (like == tried.end()) continue;
-      for (u8(&of_key)[kTimers] : found.end_of) of_key[timer] = of_key[*like];
-      break;
     }
     return ends.size() <= 256;
   }
