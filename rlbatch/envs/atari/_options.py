@@ -126,14 +126,14 @@ class KnownResets(ctypes.Structure):
     """Where the resets of a game lead to: `KnownResets` in `native/batch.h`."""
 
     _fields_ = [
-        *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_draws")),
+        *((name, ctypes.c_int32) for name in ("n_ends", "n_acts", "n_holds", "n_draws")),
         ("end_of", ctypes.c_uint8 * (_MOST_KEYS * _N_TIMERS)),
     ]
 
     @property
     def n_states(self) -> int:
         """How many states they lead to."""
-        return (self.n_acts + 1) * self.n_ends
+        return (self.n_acts + 1) * self.n_holds * self.n_ends
 
 
 def game_spec(

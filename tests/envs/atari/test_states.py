@@ -57,7 +57,9 @@ def check_known_resets(game: str, sticky: float, n_resets: int) -> None:
     settings = Settings(repeat_action_probability=sticky, noop_max=noop_max)
     games = find_game(game), dataclasses.replace(find_game(game), reset_depends_on="play")
     known, emulated = (NativeBatch([one], 4, settings, 1, knows_all=True) for one in games)
+    fires = 1 in find_game(game).minimal_actions
     assert known.known_resets(0).n_states > 1
+    assert known.known_resets(0).n_holds == (5 if fires and sticky else 1)
     assert emulated.known_resets(0).n_states == 0
     rng, everyone = np.random.default_rng(0), list(range(4))
     frames = np.zeros((2, *known.shape), np.uint8)
@@ -81,14 +83,16 @@ KNOWN = [name for name in GAMES if GAMES[name].reset_depends_on != "play"]
 SURVIVED = [name for name in KNOWN if GAMES[name].left_by_reset or GAMES[name].reset_needs]
 
 
-@pytest.mark.parametrize("sticky", [0.0, 0.25])
+# With 0.5, FIRE is held for each number of frames in a few of the resets.
+@pytest.mark.parametrize("sticky", [0.0, 0.5])
 @pytest.mark.parametrize("game", KNOWN)
 def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> None:
     check_known_resets(game, sticky, 12)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("sticky", [0.0, 0.5])
 @pytest.mark.parametrize("game", SURVIVED)
-def test_known_resets_where_bytes_survive(game: str) -> None:
+def test_known_resets_where_bytes_survive(game: str, sticky: float) -> None:
     # One value of 256, of one byte, may make a difference.
-    check_known_resets(game, 0.0, 400)
+    check_known_resets(game, sticky, 400)

@@ -20,6 +20,10 @@
 // where a warp waits for the reset of one thread. The bytes that survive are emulated from 0, but for
 // bits of the key, so that what they were is to be added.
 //
+// With sticky actions it is a matter of chance whether FIRE, the first of these actions, is pressed, and
+// for how many of them it is held. That is drawn first: with each number below kMostHeld all actions are
+// known, with more the first kMostHeld.
+//
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
 // NOTE [ frames that nobody sees ]
@@ -51,6 +55,7 @@ struct Options {
 };
 
 constexpr s32 kMostLeft = 31, kMostKeyBytes = 3, kMostKeys = 16, kMostNeeds = 3;
+constexpr s32 kMostHeld = 4;
 
 // A game as a batch plays it.
 struct GameSpec {
@@ -67,10 +72,11 @@ struct GameSpec {
 };
 
 // Where the resets of a game lead to, see NOTE [ known resets ]. The states, which others keep, are
-// [n_acts + 1][n_ends].
+// [n_acts + 1][n_holds][n_ends].
 struct KnownResets {
   s32 n_ends;   // 0 if nothing is known.
   s32 n_acts;   // How many acts may follow.
+  s32 n_holds;  // 1, or kMostHeld + 1 where it is a matter of chance for how many acts FIRE is held.
   s32 n_draws;  // That a reset takes from the environment's generator.
   u8 end_of[kMostKeys][kTimers];
 };
@@ -97,6 +103,12 @@ RLB_FN s32 frame_size(const Options& o) {
 constexpr s32 kSeen = 2;        // Frames that leave pictures behind.
 constexpr s32 kMaxUnseen = 16;  // More frames than that in a step are drawn.
 constexpr u8 kStepsToDraw = 50;
+
+// The acts after a known reset that are known as well.
+struct Opening {
+  s32 n_acts, n_taken;
+  s32 n_held;  // Acts for which FIRE is held; 0 if that is no matter of chance.
+};
 
 // Where a reset begins.
 struct Start {
@@ -149,7 +161,7 @@ struct Environment {
     const bool fires = options.fire_reset && has_fire();
     const s32 n_acts = fires && n_noops < 1 ? 1 : n_noops;
     if (is_reset_known()) {
-      for (s32 k = resume(fires, n_acts); k < n_acts; ++k) act_in_reset(fires && k == 0);
+      for (s32 k = resume(n_acts); k < n_acts; ++k) act_in_reset(fires && k == 0);
     } else {
       emulate_reset(fires, n_acts);
     }
@@ -194,18 +206,33 @@ struct Environment {
   }
 
   // See NOTE [ known resets ]. Returns how many of the acts are done.
-  RLB_FN s32 resume(bool fires, s32 n_acts) {
-    // Sticky actions make it a matter of chance whether FIRE is pressed, and for how long.
-    const bool is_chance = fires && options.repeat_probability > 0;
-    const s32 n_done = is_chance ? 0 : n_acts < resets.n_acts ? n_acts : resets.n_acts;
-    const s32 known = n_done * resets.n_ends + resets.end_of[reset_key()][console.draw_timer()];
+  RLB_FN s32 resume(s32 n_acts) {
+    const s32 end = resets.end_of[reset_key()][console.draw_timer()];
+    for (s32 i = 0; i < resets.n_draws; ++i) console.draw();
+    const Opening done = draw_opening(n_acts < resets.n_acts ? n_acts : resets.n_acts);
+    const s32 known = (done.n_acts * resets.n_holds + done.n_held) * resets.n_ends + end;
     u8 left[kMostLeft];
     for (s32 i = 0; i < game.n_left; ++i) left[i] = left_byte(i) & game.left_bits[i];
-    const bool is_swapped = console.resume(canvas.known_state(known), resets.n_draws, n_done);
+    const bool is_swapped = console.resume(canvas.known_state(known));
     for (s32 i = 0; i < game.n_left; ++i) left_byte(i) = static_cast<u8>(left_byte(i) + left[i]);
     state().cpu.bus = state().riot.ram[127];  // As after any frame.
+    state().session.sticky_strength = done.n_taken > 0;
     if (has_images()) canvas.show_known(console, known, is_swapped);
-    return n_done;
+    return done.n_acts;
+  }
+
+  // Draws which of so many acts take effect, as far as what they lead to is known.
+  RLB_FN Opening draw_opening(s32 n_acts) const {
+    Opening o{};
+    bool is_held = false;
+    for (; o.n_acts < n_acts && o.n_held < kMostHeld; ++o.n_acts) {
+      if (console.takes_action()) {
+        is_held = resets.n_holds > 1 && o.n_acts == 0;
+        ++o.n_taken;
+      }
+      o.n_held += is_held;
+    }
+    return o;
   }
 
   RLB_FN bool is_reset_known() const {

@@ -140,20 +140,14 @@ struct Console {
     return timer;
   }
 
-  // Does what `reset_game`, which draws `n_draws` numbers for actions, and then `n_acts` actions without
-  // chance do, whose end is known: `after`, begun with frame number 0 and buffer 0. `draw_timer`
-  // comes before. Returns whether the screens change places.
-  RLB_FN bool resume(const State& after, s32 n_draws, s32 n_acts) {
+  // Does what `reset_game` and some actions do whose end is known: `after`, begun with frame number 0 and
+  // buffer 0. All that they draw is drawn before. Returns whether the screens change places.
+  RLB_FN bool resume(const State& after) {
     const s32 frame_number = s.session.frame_number;
     const u8 buffer = s.frame.buffer;
     s = after;
     s.session.frame_number += frame_number;
     s.frame.buffer ^= buffer;
-    for (s32 i = 0; i < n_draws; ++i) next_draw(generators.environment);
-    if (n_acts > 0) s.session.sticky_strength = 0;
-    for (s32 i = 0; i < n_acts; ++i) {
-      if (takes_action()) s.session.sticky_strength = 1;
-    }
     return buffer;
   }
 
@@ -205,7 +199,7 @@ struct Console {
   }
 
   // Whether an action takes effect, and not the last one again.
-  RLB_FN bool takes_action() {
+  RLB_FN bool takes_action() const {
     const f64 draw = next_draw(generators.environment) / 4294967296.0;
     next_draw(generators.environment);  // The other player's.
     return draw >= static_cast<f64>(repeat_probability);

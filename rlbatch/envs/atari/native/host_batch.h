@@ -68,7 +68,8 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 
 using HostEnvironment = Environment<HostCanvas>;
 
-constexpr size_t kMostKnown = 2250;  // States of a game's resets; if more, fewer acts after them are known.
+// States of a game's resets; if more, fewer acts after them are known.
+constexpr size_t kMostKnown = 11250;
 
 struct HostBatch {
   struct Slot {
@@ -295,6 +296,12 @@ struct HostBatch {
     KnownResets& found = resets[static_cast<size_t>(game)];
     std::vector<KnownReset>& states = known[static_cast<size_t>(game)];
     std::vector<Slot> ends = ends_of_resets(game, found);
+    if (ends.empty()) return;
+    const s32 n_ends = static_cast<s32>(ends.size());
+    const bool fires = options.fire_reset && environment(ends[0], own_scratch).has_fire();
+    const bool is_chance = fires && options.repeat_probability > 0;
+    found.n_holds = is_chance ? kMostHeld + 1 : 1;
+    for (s32 i = n_ends; i < found.n_holds * n_ends; ++i) ends.push_back(ends[static_cast<size_t>(i - n_ends)]);
     const s32 most_acts = games[static_cast<size_t>(game)].most_acts;
     const auto is_over = [](const Slot& end) { return end.state.rule.terminal; };
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
@@ -302,13 +309,18 @@ struct HostBatch {
       found.n_acts = k;
       const bool is_full = states.size() + ends.size() > kMostKnown;
       if (is_full || k == most_acts || (k > 0 && k >= options.noop_max - 1)) break;
-      for (Slot& end : ends) {
-        HostEnvironment env = environment(end, own_scratch);
-        env.console.repeat_probability = 0;
-        env.console.act(options.fire_reset && env.has_fire() && k == 0 ? 1 : kActionNoop);
+      for (s32 i = 0; i < found.n_holds * n_ends; ++i) {
+        const s32 n_held = is_chance ? i / n_ends : fires;
+        if (k < kMostHeld || n_held < kMostHeld) act(ends[static_cast<size_t>(i)], k < n_held);
       }
     }
-    found.n_ends = states.empty() ? 0 : static_cast<s32>(ends.size());
+    if (!states.empty()) found.n_ends = n_ends;
+  }
+
+  void act(Slot& slot, bool is_fire) {
+    HostEnvironment env = environment(slot, own_scratch);
+    env.console.repeat_probability = 0;
+    env.console.act(is_fire ? 1 : kActionNoop);
   }
 
   // Resets a game with all timers and keys that matter; returns the ends that differ.
