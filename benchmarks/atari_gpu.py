@@ -15,8 +15,8 @@ seconds that it takes per step, and what a CUDA graph of agent and environment g
 What a case raises is printed, and its figure is None. Ctrl-C ends the benchmark early, without the
 cases that were not reached.
 
-JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS` and `min/USE/N_ENVS`, over all games for
-`observations` and over `sweep_games` for the other uses.
+JSON: `fps/USE/GAME/N_ENVS`; `geomean/USE/N_ENVS`, `min/USE/N_ENVS` and `n_games/USE/N_ENVS`, over
+the games that were measured; `not_reached`, the games of the part `games` that were not.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import time
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import tyro
@@ -47,6 +47,9 @@ USES = ("emulation", "observations", "agent")
 class Config:
     """What to measure."""
 
+    parts: tuple[Literal["games", "sweep", "kernels"], ...] = ("games", "sweep", "kernels")
+    """`games`: all games with observations; `sweep`: uses and numbers of environments; `kernels`:
+    what is beside that."""
     games: tuple[str, ...] = tuple(GAMES)
     """Which games, with observations, at `n_envs`."""
     n_envs: int = 32768
@@ -172,8 +175,8 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     }
 
 
-def compile_all(config: Config, report: Report) -> None:
-    """Compiles the kernels of all games; reports how long one takes alone, cold and warm."""
+def compile_alone(config: Config, report: Report) -> None:
+    """Reports how long it takes to compile the kernels of a game, cold and warm."""
     major, minor = torch.cuda.get_device_capability(config.device)
     architecture = f"sm_{major}{minor}"
     game = config.games[0]
@@ -189,8 +192,6 @@ def compile_all(config: Config, report: Report) -> None:
             os.environ.pop("XDG_CACHE_HOME")
             if before is not None:
                 os.environ["XDG_CACHE_HOME"] = before
-    names = (*config.games, *config.sweep_games)
-    build.compile_kernels([find_game(name) for name in names], torch.device(config.device))
 
 
 def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
@@ -211,43 +212,61 @@ def geomean(values: list[float]) -> float:
 
 
 def over_games(report: Report, figures: dict[tuple[str, str, int], float], config: Config) -> None:
-    """Reports the mean and the least of each use; None where a game is missing."""
+    """Reports the mean and the least of each use."""
     for use in USES:
-        games = config.games if use == "observations" else config.sweep_games
-        cases = [(use, game, config.n_envs) for game in games]
-        is_complete = all(case in figures for case in cases)
+        found = [fps for (of, _, n), fps in figures.items() if (of, n) == (use, config.n_envs)]
+        report.figure(f"n_games/{use}/{config.n_envs}", len(found))
         for name, over in (("geomean", geomean), ("min", min)):
-            figure = over([figures[case] for case in cases]) if is_complete else None
-            report.figure(f"{name}/{use}/{config.n_envs}", figure)
+            report.figure(f"{name}/{use}/{config.n_envs}", over(found) if found else None)
+
+
+def kernels(config: Config, report: Report) -> None:
+    """Reports what the kernels take to compile, in memory and per step."""
+    compile_alone(config, report)
+    env = AtariEnv(config.games[0], 2, device=config.device)
+    report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
+    report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
+    env.close()
+    for game in config.sweep_games:
+        measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
+    for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
+        game = config.sweep_games[0]
+        measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
+
+
+def cases_of(config: Config) -> list[tuple[str, str, int]]:
+    """Returns the uses, games and numbers of environments to measure; those of all games first."""
+    cases = []
+    if "games" in config.parts:
+        cases += [("observations", game, config.n_envs) for game in config.games]
+    if "sweep" in config.parts:
+        cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
+        cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
+    return list(dict.fromkeys(cases))
 
 
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object."""
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
-    cases = [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
-    cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
-    cases += [("observations", game, config.n_envs) for game in config.games]
+    cases = cases_of(config)
     figures: dict[tuple[str, str, int], float] = {}
     try:
-        compile_all(config, report)
-        env = AtariEnv(config.games[0], 2, device=config.device)
-        report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
-        report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
-        env.close()
-        for game in config.sweep_games:
-            measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
-        for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
-            game = config.sweep_games[0]
-            measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
-        for use, game, n_envs in dict.fromkeys(cases):
+        games = dict.fromkeys(game for _, game, _ in cases)
+        build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
+        for use, game, n_envs in cases:
             name = f"fps/{use}/{game}/{n_envs}"
             figure = measured(report, name, frames_per_second, game, n_envs, use, config)
             if figure is not None:
                 figures[use, game, n_envs] = figure
                 report.row(use, game, n_envs, f"{figure:,.0f}")
+        if "kernels" in config.parts:
+            kernels(config, report)
     except KeyboardInterrupt:
         print("interrupted")
     over_games(report, figures, config)
+    if "games" in config.parts:
+        done = {game for use, game, n in figures if (use, n) == ("observations", config.n_envs)}
+        report.figure("not_reached", [game for game in config.games if game not in done])
     report.finish(config.out)
 
 

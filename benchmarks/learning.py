@@ -8,10 +8,12 @@ iteration on; the seconds that the processes take to start come before.
 - `n_solved`: seeds that reached the target.
 - `seconds_median`, `seconds_max`: over the seeds.
 - `return/<seed>`, `seconds/<seed>`, `steps/<seed>`: of one seed; environment steps in training.
+- `interrupted`: what the last evaluation found, if Ctrl-C ended a run.
 """
 
 from __future__ import annotations
 
+import csv
 import shlex
 import statistics
 import tempfile
@@ -61,7 +63,11 @@ def main(options: Options) -> None:
             arguments += shlex.split(options.options)
             arguments += ["--checkpoint-dir", str(folder)]
             config = parse(module.Config, options.algorithm, arguments)
-            result = module.train(config)
+            try:
+                result = module.train(config)
+            except KeyboardInterrupt:
+                report.figure("interrupted", last_evaluation(folder))
+                break
             score, n_steps = result.score, result.n_steps
             report.row(
                 seed,
@@ -80,9 +86,16 @@ def main(options: Options) -> None:
             seconds.append(round(result.seconds, 1))
             n_solved += score.mean >= config.target
     report.figure("n_solved", n_solved)
-    report.figure("seconds_median", statistics.median(seconds))
-    report.figure("seconds_max", max(seconds))
+    report.figure("seconds_median", statistics.median(seconds) if seconds else None)
+    report.figure("seconds_max", max(seconds, default=None))
     report.finish(options.out)
+
+
+def last_evaluation(folder: Path) -> dict[str, float]:
+    """Returns the last row of the evaluations of a run; empty if there was none."""
+    files = list(folder.glob("**/evaluation.csv"))
+    rows = list(csv.DictReader(files[0].open())) if files else []
+    return {name: float(value) for name, value in rows[-1].items()} if rows else {}
 
 
 if __name__ == "__main__":

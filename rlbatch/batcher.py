@@ -240,6 +240,7 @@ class RL_Batcher:
         info = None if agent_info is None else self._rows("agent_info", agent_info)
         self._replies = [None] * len(self._workers)
         try:
+            self._finish_reading()
             for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
                 rows = None if info is None else info.slice(first, first + n).clone()
                 worker.send(Command.EXECUTE, rows)
@@ -249,6 +250,12 @@ class RL_Batcher:
         except BaseException:
             self._fail()
             raise
+
+    def _finish_reading(self) -> None:
+        """Waits until nothing here reads what other processes on the GPU are to write over."""
+        is_shared = self._workers[0].connection is not None
+        if is_shared and self._device.type == "cuda" and self._store is not None:
+            torch.cuda.synchronize(self._device)
 
     @overload
     def get(

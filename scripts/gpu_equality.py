@@ -4,8 +4,10 @@
 
 Each environment gets actions of its own; observations are compared pixel for pixel after every
 step, states byte for byte at the end. Prints the first difference of each game when it has been
-played, then one JSON object; exits with 1 if there is a difference. On a machine without a GPU,
-RLBATCH_ATARI_GRID=1 and `--device cpu` let the CPU play one.
+played, then one JSON object; exits with 1 if there is a difference, or if a game was not played.
+After an error of CUDA nothing more runs in this process: the game that made it is among those that
+end with one or as interrupted. On a machine without a GPU, RLBATCH_ATARI_GRID=1 and `--device cpu`
+let the CPU play one.
 """
 
 from __future__ import annotations
@@ -44,9 +46,12 @@ class Config:
     """Games side by side, each in a thread and a stream of its own."""
     seed: int = 0
     """Of environments and actions."""
+    large_blocks: bool = False
+    """Blocks of four warps, as where there are tens of thousands of environments."""
 
 
-_interrupted = threading.Event()
+_NOT_PLAYED = "not played"
+_interrupted = threading.Event()  # By the user, or by an error of CUDA.
 
 
 def first_difference(found: DictTensor, expected: DictTensor) -> str | None:
@@ -67,6 +72,8 @@ def compare(game: str, config: Config) -> str | None:
     native, kernels = _native(game, config.n_envs, **options), None
     try:
         kernels = AtariEnv(game, config.n_envs, device=config.device, **options)
+        if config.large_blocks:
+            kernels._batch.n_for_large_blocks = 0
         rng = np.random.default_rng(config.seed)
         difference = first_difference(kernels.reset()[0], native.reset()[0])
         for t in range(config.n_steps):
@@ -97,12 +104,16 @@ def _native(game: str, n_envs: int, **options: Any) -> AtariEnv:
 
 
 def _in_a_stream(game: str, config: Config) -> str | None:
+    if _interrupted.is_set():
+        return _NOT_PLAYED
     try:
         if config.device == "cpu":
             return compare(game, config)
         with torch.cuda.stream(torch.cuda.Stream(config.device)):
             return compare(game, config)
     except Exception as error:
+        if "CUDA" in f"{type(error).__name__} {error}":
+            _interrupted.set()
         return f"{type(error).__name__}: {error}"
 
 
@@ -119,35 +130,47 @@ def main(config: Config) -> int:
         workers = config.n_games_at_once
         games = [find_game(name) for name in config.games]
         build.compile_kernels(games, torch.device(config.device))
-    n_played, differences = 0, {}
-    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-        found = {pool.submit(_in_a_stream, game, config): game for game in config.games}
-        try:
-            for done in concurrent.futures.as_completed(found):
-                print(f"{found[done]}: {done.result() or 'equal'}", flush=True)
-                n_played += 1
-                if done.result():
-                    differences[found[done]] = done.result()
-        except KeyboardInterrupt:
-            _interrupted.set()
-            pool.shutdown(wait=False, cancel_futures=True)
-    n_frames = 4 * config.n_envs * config.n_steps
+    found = _play(config, workers)
+    differences = {game: result for game, result in found.items() if result}
+    unfinished = [game for game in config.games if game not in found]
     print(
         json.dumps(
             {
                 "benchmark": "gpu_equality",
                 "n_games": len(config.games),
-                "n_played": n_played,
+                "n_played": len(found),
                 "n_envs": config.n_envs,
-                "n_frames_per_game": n_frames,
+                "n_frames_per_game": 4 * config.n_envs * config.n_steps,
                 "n_different": len(differences),
                 "differences": differences,
+                "unfinished": unfinished,
                 "device": config.device,
             }
-        )
+        ),
+        flush=True,
     )
-    return int(bool(differences) or n_played < len(config.games))
+    return int(bool(differences or unfinished))
+
+
+def _play(config: Config, workers: int) -> dict[str, str | None]:
+    """Compares games; returns what was found of those that were finished."""
+    pool = concurrent.futures.ThreadPoolExecutor(workers)
+    game_of = {pool.submit(_in_a_stream, game, config): game for game in config.games}
+    found = {}
+    try:
+        for done in concurrent.futures.as_completed(game_of):
+            game, result = game_of[done], done.result()
+            if result != _NOT_PLAYED:
+                found[game] = result
+                print(f"{game}: {result or 'equal'}", flush=True)
+    except KeyboardInterrupt:
+        _interrupted.set()
+    pool.shutdown(wait=False, cancel_futures=True)
+    return found
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(Config, description=__doc__)))
+    status = main(tyro.cli(Config, description=__doc__))
+    if _interrupted.is_set():
+        os._exit(status)  # A kernel that hangs would keep its thread, and so the process.
+    sys.exit(status)

@@ -2,16 +2,18 @@
 # Runs everything that needs a GPU, in a plain checkout: all Atari games beside the native library,
 # the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C on five games.
 #
-#   OUT=gpu_results STEP_LIMIT_S=300 ONLY=. PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
+#   OUT=gpu_results STEP_LIMIT_S=560 ONLY=. PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
-# minutes can do a part; all of them take about an hour. Each part compiles the kernels first, for
-# minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them. RLBATCH_COMMIT names the commit
-# where the checkout comes without its history. Uses what is installed, installs nothing. Leaves in $OUT:
+# minutes can do a part; all of them take about an hour. Before the first step that plays all games
+# their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
+# RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
+# installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
 #                   after every step, so that a run cut short still tells what it did
 #   gpu_tests.xml   the tests' own report
 #   suite.log       all output
+#   learning        logs and curves of the training runs
 # Exits non-zero if any step failed, if a benchmark is missing or ends without its JSON object, or
 # if no GPU test passed.
 set -uo pipefail
@@ -19,12 +21,17 @@ cd "$(dirname "$0")/.."
 
 OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
-STEP_LIMIT_S=${STEP_LIMIT_S:-300}
+STEP_LIMIT_S=${STEP_LIMIT_S:-560}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=(atari_gpu "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
+[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels"
+    "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
 
-"$PYTHON" -c 'import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro' || exit 2
+"$PYTHON" - <<'END' || exit 2
+import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro
+assert pytest.version_tuple >= (9,), f"expected pytest 9 or newer, got {pytest.__version__}"
+assert torch.cuda.is_available(), "expected a GPU, torch finds none"
+END
 mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml}
 steps=$(mktemp -d)
@@ -61,15 +68,27 @@ benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can
 export -f benchmark
 export PYTHON
 
-# All kernels, with all cores. Whatever is run, they are compiled by then, not within its limit.
-ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
+compile_before() { # NAME: compiles all kernels, with all cores, before the first such step.
+    [[ $1 =~ $ONLY && ! -e $steps/compile.out ]] || return 0
+    ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
+}
+
+# Two games first: whether anything runs at all shows within a minute.
+two=(--games pong pitfall2 --n-games-at-once 1)
+step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10
+step smoke_large_blocks "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 --large-blocks
+compile_before gpu_equality
 step gpu_equality "$PYTHON" -m scripts.gpu_equality
+# As many as make for large blocks on any GPU.
+step gpu_equality_many "$PYTHON" -m scripts.gpu_equality --games pong ms_pacman pitfall2 klax \
+    --n-games-at-once 1 --n-envs 20000 --n-steps 5
+compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. The slow tests
 # play every game for longer, as gpu_equality has done.
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" --continue-on-collection-errors \
     -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
     --junit-xml="$OUT/gpu_tests.xml"
-short=(--games pong pitfall2 --n-envs 40 --n-steps 3 --n-games-at-once 1)
+short=("${two[@]}" --n-envs 136 --n-steps 3 --large-blocks)
 for tool in memcheck racecheck synccheck; do
     # Without PyTorch's cache a tensor's end is the end of an allocation.
     step "sanitizer_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
@@ -77,7 +96,9 @@ for tool in memcheck racecheck synccheck; do
         "$PYTHON" -m scripts.gpu_equality "${short[@]}"
 done
 for command in "${benchmarks[@]}"; do
-    step "benchmark_${command%% *}" bash -c "benchmark $command"
+    name=$(tr -cs 'a-z0-9\n' _ <<<"benchmark_$command")
+    compile_before "$name"
+    step "$name" bash -c "benchmark $command"
 done
 # The first figure is how many of a warp's 32 threads work at a time.
 metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
@@ -85,17 +106,19 @@ metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_a
 metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
 metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
 metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
-step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-skip 40 \
-    --launch-count 8 --metrics "$metrics" "$PYTHON" -m scripts.gpu_equality \
-    --games pong --n-envs 4096 --n-steps 12 --n-games-at-once 1
+# Two steps of those that are measured: four launches each, after 120 steps to come apart.
+step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-skip 490 \
+    --launch-count 8 --metrics "$metrics" "$PYTHON" -m benchmarks.atari_gpu \
+    --device cuda --parts games --games pong
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-on_gpu="--device cuda --batcher-device cuda --evaluation-device cuda --no-torch-deterministic"
+on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic"
 learn() { # GAME SCORE SEED...: trains A2C until it has the score.
     local game=$1 score=$2
     shift 2
     for seed in "$@"; do
         step "learning_${game,,}_$seed" "$PYTHON" -m benchmarks.learning --algorithm a2c \
             --env-id "${game}NoFrameskip-v4" --n-seeds 1 --first-seed "$seed" \
+            --runs "$OUT/learning/$game" \
             --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return $score"
     done
 }

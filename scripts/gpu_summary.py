@@ -67,11 +67,13 @@ def _step(out: Path, steps: Path, name: str, code: str, start: str, end: str) ->
 
 def _tests(report: Path) -> dict:
     """Counts a JUnit report's outcomes; says why for each test that did not pass."""
-    if not report.exists():
+    try:
+        cases = list(xml.etree.ElementTree.parse(report).iter("testcase"))
+    except (OSError, xml.etree.ElementTree.ParseError):  # The tests were cut short.
         return {}
     counts = {"passed": 0, "failed": 0, "error": 0, "skipped": 0}
     not_passed = []
-    for case in xml.etree.ElementTree.parse(report).iter("testcase"):
+    for case in cases:
         bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
         outcome = bad[0].tag.replace("failure", "failed") if bad else "passed"
         counts[outcome] += 1
@@ -94,7 +96,7 @@ def _last_json(text: str) -> dict | None:
 def _output(*command: str) -> str:
     try:
         result = subprocess.run(command, capture_output=True, text=True, timeout=30)
-    except OSError:
+    except (OSError, subprocess.SubprocessError):
         return "unknown"
     return result.stdout.strip() if result.returncode == 0 else "unknown"
 

@@ -1,5 +1,7 @@
 """The batcher with everything on a GPU. Marked `gpu`; nothing here runs without one."""
 
+import gc
+
 import pytest
 import torch
 
@@ -65,6 +67,30 @@ def test_a_gpu_acquires_what_a_cpu_does(n_processes, create_env, autoreset):
     for on_cpu, on_gpu in zip(expected, found, strict=True):
         assert on_gpu.device() == DEVICE
         assert on_gpu.info.device() == DEVICE
+        assert_equal(on_cpu, on_gpu.to("cpu"))
+
+
+def test_what_get_returns_outlives_the_next_execute():
+    """Copies are made when the GPU comes to it, here late; the worker is in another process."""
+    batcher = RL_Batcher(
+        n_timesteps=4,
+        create_agent=create_agent,
+        agent_args={"device": DEVICE},
+        create_env=native,
+        env_args={"device": DEVICE, "autoreset": True},
+        n_processes=1,
+        seeds=0,
+        device=DEVICE,
+    )
+    expected = acquire(0, "cpu", native, True)
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        torch.cuda._sleep(1_000_000_000)  # Cycles, half a second.
+        first = batcher.get()[0]
+        batcher.execute()
+        second = batcher.get()[0]
+    for on_cpu, on_gpu in zip(expected, (first, second), strict=True):
         assert_equal(on_cpu, on_gpu.to("cpu"))
 
 
@@ -145,8 +171,10 @@ def test_weights_on_the_gpu_reach_a_process_on_the_cpu_and_open_no_context_there
 
 def test_memory_on_the_gpu_is_given_back():
     acquire(0, "cuda", native, True)
+    gc.collect()
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     acquire(0, "cuda", native, True)
     acquire(1, "cuda", native, True)
+    gc.collect()
     assert torch.cuda.memory_allocated() == before

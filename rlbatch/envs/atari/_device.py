@@ -74,6 +74,8 @@ class DeviceBatch(Batch):
     Attributes:
         device: As above.
         results: [n_envs] per name, on the device; written over by the next step.
+        n_for_large_blocks: How many environments of a game are stepped in blocks of four warps
+            rather than of one.
 
     Raises:
         TypeError, ValueError: An argument, or an option for one of the games, is out of range.
@@ -89,7 +91,7 @@ class DeviceBatch(Batch):
         self._kernels = build.device_kernels(self._in_turn, device)
         self._is_open = True
         # With fewer, a warp per block: all multiprocessors get some.
-        self._n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
+        self.n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
@@ -224,7 +226,7 @@ class DeviceBatch(Batch):
         arguments: list[np.generic] = [np.int32(job), *pointers]
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
             n = self._n_of(i)
-            n_threads = _STEP_THREADS if n >= self._n_for_large_blocks else _WARP
+            n_threads = _STEP_THREADS if n >= self.n_for_large_blocks else _WARP
             n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
             n_blocks = -(-n // n_threads)
             kernels.launch("rlb_step", n_blocks, n_threads, n_shared, _pointer(batch), *arguments)

@@ -423,6 +423,10 @@ def import_cupy() -> Any:
             import cupy  # noqa: PLC0415
     except Exception as error:
         raise BuildError(f"AtariEnv on CUDA: expected CuPy, got {error}; {_EXTRA}") from error
+    if not hasattr(cupy.cuda.Stream, "from_external"):
+        raise BuildError(
+            f"AtariEnv on CUDA: expected CuPy 14 or newer, got {cupy.__version__}; {_EXTRA}"
+        )
     return cupy
 
 

@@ -122,8 +122,14 @@ def test_a_thread_alone(make: MakeEnv, game: str) -> None:
     check_same(make, 60, game, 1, seed=0, max_num_frames_per_episode=20, **options)
 
 
-def test_more_environments_than_a_warp(make: MakeEnv) -> None:
-    check_same(make, 40, "ms_pacman", 41, seed=8)
+@pytest.mark.parametrize("n_for_large_blocks", [0, 1000])
+def test_more_environments_than_a_warp(make: MakeEnv, n_for_large_blocks: int) -> None:
+    def made(*arguments: Any, **options: Any) -> AtariEnv:
+        env = make(*arguments, **options)
+        env._batch.n_for_large_blocks = n_for_large_blocks
+        return env
+
+    check_same(made, 15, "ms_pacman", 133, seed=8)
 
 
 def test_several_games(make: MakeEnv) -> None:
