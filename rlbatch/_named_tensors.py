@@ -328,6 +328,14 @@ def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> 
     tensor[rows] = values
 
 
+def copy_rows(target: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
+    """Writes values [N, ...] into some of the rows; one row is not taken for all of them."""
+    signed = _SIGNED.get(target.dtype)
+    if signed:
+        target, values = target.view(signed), values.view(signed)
+    target.index_copy_(0, rows, values)
+
+
 def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
     """Returns [B, T, ...] with zeros after its end, up to T: the same object if T it has."""
     missing = n_timesteps - tensor.shape[1]

@@ -76,7 +76,8 @@ class RemoteWorker:
         self._dump = tempfile.TemporaryFile()
         descriptors = (theirs.fileno(), self._dump.fileno())
         self._process = subprocess.Popen(
-            [sys.executable, "-c", _BOOT, *map(str, descriptors)],
+            # -P: modules are looked for where the parent looks, not in the current folder.
+            [sys.executable, "-P", "-c", _BOOT, *map(str, descriptors)],
             pass_fds=descriptors,
             process_group=0,
             stdin=subprocess.DEVNULL,

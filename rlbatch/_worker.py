@@ -170,9 +170,11 @@ class Worker:
             _check_device("agent.initial_state", "state", self._state, self._recipe.device)
             self._is_fresh = False
         if self._slots is not None:
-            self._start_slots(self._slots)
+            self._start_slots(self._slots, self._slot_info())
             if self._is_direct:
                 self._slots.write_observation(0, self._observation)
+        else:  # Agents may change their state in place, before there are slots.
+            self._first_info = self._slot_info().clone()
         for t in range(self._recipe.n_timesteps):
             if not self.autoreset and not len(self._running):
                 break
@@ -201,7 +203,9 @@ class Worker:
         """One step of agent and environment, and its row in the slots."""
         history = self._history(t)
         started = time.perf_counter()
-        answer = self.agent(self._state, self._observation, self._agent_info, history)
+        # An agent may set keys of what it is given; they are not those of the environment.
+        given = (_shallow(one) for one in (self._state, self._observation, self._agent_info))
+        answer = self.agent(*given, history)
         if self._slots is None:
             _check_answer(answer)
         action, state = answer
@@ -247,17 +251,17 @@ class Worker:
         _check_device("agent.__call__", "action", action, self._recipe.device)
         _check_device("agent.__call__", "state", state, self._recipe.device)
         _check_device("env.step", "_observation", after, self._recipe.device)
-        info = specs_of(self._slot_info())
+        info = specs_of(self._first_info)
         self._slots = self._allocate(Layout(specs_of(self._observation), specs_of(action), info))
-        self._start_slots(self._slots)
+        self._start_slots(self._slots, self._first_info)
         return self._slots
 
-    def _start_slots(self, slots: SlotWriter) -> None:
+    def _start_slots(self, slots: SlotWriter, info: DictTensor) -> None:
         """Writes what a slot holds once: with it a trajectory can be replayed from its start."""
         if not self.autoreset:
             slots.clear()
         if len(self._running):
-            slots.write_info(self._unless_everyone(), self._slot_info())
+            slots.write_info(self._unless_everyone(), info)
 
     def _narrow(self, running: torch.Tensor, state: DictTensor) -> DictTensor:
         """Drops what belongs to environments whose episode has ended; returns the state."""
@@ -279,14 +283,20 @@ class Worker:
 
     def _replace_agent_info(self, agent_info: DictTensor) -> None:
         self._agent_info = agent_info.to(self._recipe.info_device)
-        for key, tensor in agent_info.to(self._recipe.device).items():
-            self._info.set(_AGENT_INFO + key, tensor)
+        rest = {k: v for k, v in self._info.items() if not k.startswith(_AGENT_INFO)}
+        stored = agent_info.to(self._recipe.device).prepend_key(_AGENT_INFO)
+        self._info = DictTensor(rest) + stored
 
     def _slot_info(self) -> DictTensor:
         """Returns the infos, the state before the first step, and the version of the policy."""
         version = torch.full_like(self._info["env_id"], self._policy_version)
         state = self._state.prepend_key("agent_state/")
         return self._info + state + DictTensor({"policy_version": version})
+
+
+def _shallow(tensors: DictTensor) -> DictTensor:
+    """Returns the same tensors in a dict of their own."""
+    return DictTensor.unchecked(dict(tensors.variables))
 
 
 def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
@@ -350,7 +360,7 @@ class LocalWorker:
         """Carries out a command, before it returns."""
         self._is_closed |= command is Command.CLOSE
         if command is Command.UPDATE:  # As it would arrive in a process: not the caller's own.
-            arguments = pytree.tree_map_only(torch.Tensor, _copy, arguments)
+            arguments = pytree.tree_map(_copy, arguments)
         with self._own_generators():
             n_running = getattr(self._worker, command.value)(*arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
@@ -382,8 +392,8 @@ class LocalWorker:
             _set_generators(callers, self._device)
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().clone()
+def _copy(leaf: Any) -> Any:
+    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
 
 
 def _seed_generators(seed: int) -> None:
@@ -422,26 +432,25 @@ def main(connection: Connection, dump_descriptor: int) -> None:
     _end_with_parent()
     worker: Worker | None = None
     command = Command.START
+    is_parent_gone = False
     try:
-        recipe: Recipe = cloudpickle.loads(connection.recv_bytes())
+        recipe: Recipe = cloudpickle.loads(_received(connection))
         torch.set_num_threads(recipe.num_threads)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
-        connection.send(Ready(worker.n_envs, worker.autoreset))
+        _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:
             started = time.perf_counter()
-            command, arguments = cloudpickle.loads(connection.recv_bytes())
+            command, arguments = cloudpickle.loads(_received(connection))
             worker.stats["wait_s"] += time.perf_counter() - started
             n_running = getattr(worker, command.value)(*arguments)
             if recipe.device.type == "cuda":
                 torch.cuda.synchronize(recipe.device)
-            connection.send(Done(n_running, worker.stats))
-    except (EOFError, BrokenPipeError, ConnectionResetError):
-        pass  # The parent is gone, or has given up on this worker.
+            _send(connection, Done(n_running, worker.stats))
     except BaseException as error:
-        formatted = "".join(traceback.format_exception(error))
-        failure = Failure(repr(error), getattr(error, "environment", None), formatted)
-        with contextlib.suppress(OSError):
-            connection.send(failure)
+        is_parent_gone = isinstance(error, _ParentGone)
+        if not is_parent_gone:
+            with contextlib.suppress(_ParentGone):
+                _send(connection, _failure(error))
         if worker is not None and command is not Command.CLOSE:
             with contextlib.suppress(Exception):
                 worker.close()
@@ -453,11 +462,43 @@ def main(connection: Connection, dump_descriptor: int) -> None:
         # As multiprocessing ends its children: tearing down torch takes half a second.
         sys.stdout.flush()
         sys.stderr.flush()
+        if is_parent_gone:  # Nobody else ends what environments have started.
+            os.killpg(0, signal.SIGKILL)
         os._exit(0)
 
 
+class _ParentGone(Exception):  # noqa: N818 - no error
+    """The parent has ended, or has given up on this worker."""
+
+
+# Environments and agents may raise what a pipe raises; only here it is the parent's.
+def _received(connection: Connection) -> bytes:
+    try:
+        return connection.recv_bytes()
+    except (EOFError, OSError) as error:
+        raise _ParentGone from error
+
+
+def _send(connection: Connection, message: Any) -> None:
+    try:
+        connection.send(message)
+    except OSError as error:
+        raise _ParentGone from error
+
+
+def _failure(error: BaseException) -> Failure:
+    """Returns what the parent is told, whatever the class of the error does."""
+    number = getattr(error, "environment", None)
+    try:
+        said = repr(error)
+    except Exception:
+        said = type(error).__name__
+    formatted = "".join(traceback.format_exception(error))
+    return Failure(said, number if isinstance(number, int) else None, formatted)
+
+
 def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
-    connection.send(NeedSlots(layout))
+    _send(connection, NeedSlots(layout))
     slots: Slots = connection.recv()
     block = slots.cuda_block
     if block is None:
@@ -485,6 +526,6 @@ def _end_with_parent() -> None:
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(_WATCH_EVERY_S)
-        os._exit(1)
+        os.killpg(0, signal.SIGKILL)  # With all that environments have started.
 
     threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()

@@ -115,7 +115,8 @@ class RL_Agent:
             The output and the new state, as from `__call__`.
         """
         if state is None:
-            state = trajectories.info.truncate_key("agent_state/")
+            # A copy: an agent may change its state in place.
+            state = trajectories.info.truncate_key("agent_state/").clone()
         agent_info = trajectories.info.truncate_key("agent_info/").to(self.info_device)
         steps = trajectories.trajectories
         observation = steps.temporal_index(t).truncate_key("observation/")

@@ -5,6 +5,8 @@ Every message has one grammar: *where: expected ..., got ...*.
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 DeviceLike = torch.device | str | int
@@ -114,5 +116,6 @@ def as_device(device: DeviceLike) -> torch.device:
 
 def add_environment_note(error: BaseException, environment: int) -> None:
     """Marks an exception with the number of the environment, in its batch, that raised it."""
-    error.add_note(f"(in environment {environment} of this batch)")
-    error.environment = environment  # type: ignore[attr-defined]
+    with contextlib.suppress(AttributeError):  # Of a class that is frozen.
+        error.add_note(f"(in environment {environment} of this batch)")
+        error.environment = environment  # type: ignore[attr-defined]

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from algos.environments import spaces_of
-from algos.networks import encoder, linear
+from algos.networks import NatureCNN, encoder, linear
 from algos.policies import policy_head
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor, Trajectories, masked_tensor
 from rlbatch.errors import DeviceLike
@@ -56,7 +56,7 @@ class Model(nn.Module):
         They are [..., hidden_size], or [..., 2 * hidden_size] where policy and value share none.
         """
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            frame = frame if frame.dtype == torch.uint8 else frame.float()
+            frame = frame if isinstance(self.encoder, NatureCNN) else frame.float()
             features = self.encoder(frame)
             if self._value_encoder is not None:
                 features = torch.cat([features, self._value_encoder(frame)], dim=-1)

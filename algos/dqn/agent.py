@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from algos.environments import spaces_of
-from algos.networks import encoder, linear
+from algos.networks import NatureCNN, encoder, linear
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor
 from rlbatch.errors import DeviceLike
 
@@ -56,7 +56,7 @@ class Model(nn.Module):
     def forward(self, frame: Tensor) -> Tensor:
         """Returns values [..., n_actions] float32 of observations [..., *shape]."""
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            features = self.encoder(frame if frame.dtype == torch.uint8 else frame.float())
+            features = self.encoder(frame if isinstance(self.encoder, NatureCNN) else frame.float())
         features = features.float()
         advantages = self._advantages(features)
         if self._value is None:

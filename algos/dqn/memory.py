@@ -178,7 +178,21 @@ class ReplayMemory:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes over what `state_dict` returned."""
+        """Takes over what `state_dict` returned.
+
+        Raises:
+            ValueError: It is from a memory of another size, or with other options.
+        """
+        n = self._n_envs * self._size
+        expected = {"written": (self._n_envs,)}
+        expected |= {key: (n, *shape) for key, (shape, _) in self._specs.items()}
+        tensors = {"written": state["written"], **state["entries"]}
+        found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        if found != expected:
+            raise ValueError(
+                f"memory: expected one saved with the same capacity, n_envs and priorities, "
+                f"{expected}, got {found}"
+            )
         self._entries = {key: tensor.to(self._device) for key, tensor in state["entries"].items()}
         self._written = state["written"].to(self._device)
         self._highest_priority = state["highest_priority"].to(self._device)

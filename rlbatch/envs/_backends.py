@@ -193,7 +193,8 @@ class Vector:
             )
         self._seed: Any = None if seed is None else env_seeds(seed, self.n_envs)
         if self._seed and not isinstance(own, (SyncVectorEnv, AsyncVectorEnv)):
-            self._seed = self._seed[0]
+            # Atari's take signed integers of 32 bits, and count on from there.
+            self._seed = self._seed[0] % (2**31 - self.n_envs)
         self._ended = np.zeros(self.n_envs, np.bool_)
 
     def reset(self, env_info: DictTensor) -> Arrays:

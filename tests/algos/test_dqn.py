@@ -411,6 +411,15 @@ def test_a_run_resumed_without_its_memory_fills_it_anew(tmp_path):
     assert losses[14] > 0
 
 
+@pytest.mark.parametrize(("capacity", "n_envs", "exponent"), [(40, 4, 0), (80, 2, 0), (80, 4, 1)])
+def test_a_memory_of_another_size_is_refused(capacity: int, n_envs: int, exponent: float) -> None:
+    space = spaces.Box(0, 1, (3,))
+    saved, other = ReplayMemory(80, 4, space), ReplayMemory(capacity, n_envs, space, 1, 1, exponent)
+    saved.allocate()
+    with pytest.raises(ValueError, match="memory: expected one saved with the same capacity"):
+        other.load_state_dict(saved.state_dict())
+
+
 def test_a_run_can_be_played(tmp_path):
     result = train(small(tmp_path, env_id="CartPole-v1", total_steps=160, capture_video=True))
     assert (tmp_path / "episode.mp4").stat().st_size > 1000

@@ -21,6 +21,8 @@ import torch
 from gymnasium import spaces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import algos.a2c.agent as a2c
+import algos.dqn.agent as dqn
 from algos import checkpoints
 from algos.command_line import RunConfig, parse
 from algos.curves import draw_curve
@@ -687,3 +689,11 @@ def test_the_default_run_solves_cartpole(tmp_path, algorithm, seconds):
     assert result.score.n_episodes == 100
     assert result.score.mean >= 475
     assert result.seconds < seconds
+
+
+@pytest.mark.parametrize("make", [a2c.Model, dqn.Model])
+def test_vectors_of_bytes_are_observations_too(make):
+    model = make(spaces.Box(0, 255, (3,), "uint8"), spaces.Discrete(2), hidden_size=4)
+    frame = torch.tensor([[0, 128, 255]], dtype=torch.uint8)
+    features = getattr(model, "features", model)(frame)
+    assert torch.equal(features, getattr(model, "features", model)(frame.float()))

@@ -134,7 +134,7 @@ def _random_policy(env: AtariEnv, seed: int | None) -> Policy:
     def act(observation: DictTensor) -> DictTensor:
         return DictTensor(
             {"action": torch.from_numpy(generator.integers(n_actions, size=env.n_envs()))}
-        )
+        ).to(env.device)
 
     return act
 
@@ -154,7 +154,7 @@ def _pictures(
 ) -> Iterator[np.ndarray]:
     for _ in range(n_steps):
         _, (observation, _) = env.step(policy(observation))
-        yield np.concatenate(list(env.render(ids).numpy()), axis=1)
+        yield np.concatenate(list(env.render(ids).cpu().numpy()), axis=1)
 
 
 def _write_gif(path: Path, pictures: Iterator[np.ndarray], n_steps: int, step_s: float) -> None:

@@ -413,3 +413,10 @@ def test_what_was_returned_is_left_alone():
         kept.append((arrays, [array.copy() for array in arrays]))
     for arrays, copies in kept:
         assert all(np.array_equal(one, other) for one, other in zip(arrays, copies, strict=True))
+
+
+def test_batches_of_it_take_every_seed():
+    for seed in range(6):
+        env = GymEnvInf(AtariVectorEnv("pong", 2, num_threads=1), seed)
+        env.reset()
+        env.close()

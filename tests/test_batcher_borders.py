@@ -1,0 +1,192 @@
+"""Agents that change what they are given, and exceptions that look like those of a pipe."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+
+from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, replay_agent
+from rlbatch.envs import GymEnv, GymEnvInf
+from tests.helpers import CountingEnv
+
+
+class Rewriter(RL_Agent):
+    """Counts its steps in place, and scales what it sees."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"n": torch.zeros(B)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        state["n"].add_(1)
+        observation.set("frame", observation["frame"] / 10)
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        seen = observation["frame"]
+        return DictTensor({"action": action, "n": state["n"].clone(), "seen": seen}), state
+
+
+def cart_poles(n_envs, seed):
+    return GymEnvInf([gymnasium.make("CartPole-v1") for _ in range(n_envs)], seed)
+
+
+@pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_agent_may_change_what_it_is_given(n_processes, create_env):
+    with RL_Batcher(4, Rewriter, {}, create_env, {"n_envs": 2}, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        for k in range(2):
+            batcher.execute()
+            found, _ = batcher.get()
+            steps = found.trajectories
+            assert found.info["agent_state/n"].tolist() == [4 * k] * 2
+            assert steps["action/n"].tolist() == [[4 * k + i for i in (1, 2, 3, 4)]] * 2
+            assert torch.equal(steps["action/seen"], steps["observation/frame"] / 10)
+            for _ in range(2):  # Also the second time.
+                assert torch.equal(replay_agent(Rewriter(), found)["n"], steps["action/n"])
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
+def test_unsigned_observations_where_episodes_end_in_turn(dtype):
+    class Unsigned(gymnasium.Env):
+        def __init__(self, length):
+            self.observation_space = gymnasium.spaces.Box(0, 9, (2,), dtype)
+            self.action_space = gymnasium.spaces.Discrete(2)
+            self.length = length
+
+        def reset(self, *, seed=None, options=None):
+            super().reset(seed=seed)
+            self.t = 0
+            return np.zeros(2, dtype), {}
+
+        def step(self, action):
+            self.t += 1
+            return np.full(2, self.t, dtype), 1.0, self.t == self.length, False, {}
+
+    class Zero(RL_Agent):
+        def initial_state(self, agent_info, B):
+            return DictTensor({"n": torch.zeros(B, dtype=getattr(torch, dtype))})
+
+        def __call__(self, state, observation, agent_info, history=None):
+            return DictTensor(
+                {"action": torch.zeros(observation.n_elems(), dtype=torch.int64)}
+            ), state
+
+    def create_env(seed):
+        return GymEnv([Unsigned(2), Unsigned(5)], seed)
+
+    with RL_Batcher(3, Zero, {}, create_env, {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        found = []
+        for _ in range(2):
+            batcher.execute()
+            found.append(batcher.get()[0].trajectories["_observation/frame"][..., 0].tolist())
+    assert found == [[[1, 2, 0], [1, 2, 3]], [[4, 5]]]
+
+
+class Holder(RL_Agent):
+    """Acts with a weight that it was given in an object."""
+
+    def update(self, info):
+        self.given = info
+
+    def __call__(self, state, observation, agent_info, history=None):
+        n = observation.n_elems()
+        weight = torch.full((n,), float(self.given.weight))
+        return DictTensor({"action": torch.zeros(n, dtype=torch.int64), "weight": weight}), state
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_update_is_a_copy(n_processes):
+    given = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.constant_(given.weight, 1.0)
+    with RL_Batcher(
+        2, Holder, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+    ) as batcher:
+        batcher.update(given)
+        torch.nn.init.constant_(given.weight, 2.0)
+        batcher.reset()
+        batcher.execute()
+        assert (batcher.get()[0].trajectories["action/weight"] == 1).all()
+
+
+def test_an_agent_info_with_fewer_keys_drops_the_others():
+    infos = [DictTensor({key: torch.ones(1) for key in keys}) for keys in ("ab", "a")]
+    with RL_Batcher(2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset(agent_info=infos[0])
+        batcher.execute(agent_info=infos[1])
+        info = batcher.get()[0].info
+    assert [key for key in info.keys() if key.startswith("agent_info/")] == ["agent_info/a"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen(Exception):
+    """An exception that takes no notes."""
+
+
+class Odd(Exception):
+    """An exception whose attributes are not what they seem."""
+
+    environment = "production"
+
+    def __repr__(self):
+        raise RuntimeError("no")
+
+
+@pytest.mark.parametrize("error", [EOFError, BrokenPipeError, ConnectionResetError, Frozen, Odd])
+def test_every_exception_of_an_environment_is_reported(error):
+    class Raising(CountingEnv):
+        def step(self, action):
+            raise error()
+
+    with RL_Batcher(2, Rewriter, {}, lambda seed: Raising([9]), {}, 1, seeds=0) as batcher:
+        batcher.reset()
+        with pytest.raises(WorkerError, match="raise error") as caught:
+            batcher.execute()
+        assert error.__name__ in caught.value.child_traceback
+
+
+def test_closing_in_the_middle_closes_the_environments_of_processes(tmp_path):
+    class Closing(CountingEnv):
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    with RL_Batcher(2, Rewriter, {}, lambda seed: Closing([9]), {}, 1, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+    assert (tmp_path / "closed").exists()
+
+
+SCRIPT = """
+import os, subprocess
+from pathlib import Path
+from rlbatch import RL_Batcher
+from tests.helpers import CountingEnv
+from tests.test_batcher_borders import Rewriter
+class Starter(CountingEnv):
+    def reset(self, env_info=None):
+        self.program = subprocess.Popen(["sleep", "600"])
+        Path({path!r}).write_text(str(self.program.pid))
+        return super().reset(env_info)
+batcher = RL_Batcher(2, Rewriter, {{}}, lambda seed: Starter([9]), {{}}, 1, seeds=0)
+batcher.reset()
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_programs_of_an_environment_end_with_the_caller(tmp_path):
+    path = tmp_path / "pid"
+    subprocess.run([sys.executable, "-c", SCRIPT.format(path=str(path))], check=False)
+    pid = int(path.read_text())
+    for _ in range(100):
+        status = Path(f"/proc/{pid}/stat")
+        if not status.exists() or " Z " in status.read_text():
+            return
+        time.sleep(0.1)
+    pytest.fail(f"expected process {pid} to have ended")
