@@ -87,6 +87,7 @@ class Run:
         self._others = dict(others or {})
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
+        self._under_way: dict[str, Any] | None = None  # The evaluation whose score is to be taken.
         if config.resume:
             self._restore(checkpoints.load(config.resume, algorithm))
         self._first_iteration = self.iteration
@@ -100,6 +101,8 @@ class Run:
         self._create_agent = create_agent
         try:
             self._evaluation = Evaluation(config, create_agent)
+            if self._under_way:
+                self._start_evaluation(self._under_way)
         except BaseException:
             self._log.close()
             raise
@@ -198,12 +201,22 @@ class Run:
         if score and score.mean >= self._target and self._final_score().mean >= self._target:
             self.solved = True
             return
-        self._evaluated = self.n_steps, self.seconds
-        self._evaluation.start(self._model.state_dict(), Episodes.EVALUATION, self.iteration)
+        self._under_way = {
+            "weights": {name: tensor.clone() for name, tensor in self._model.state_dict().items()},
+            "iteration": self.iteration,
+            "n_steps": self.n_steps,
+            "seconds": self.seconds,
+        }
+        self._start_evaluation(self._under_way)
+
+    def _start_evaluation(self, what: Mapping[str, Any]) -> None:
+        self._evaluated = what["n_steps"], what["seconds"]
+        self._evaluation.start(what["weights"], Episodes.EVALUATION, what["iteration"])
 
     def _take_score(self) -> Score | None:
         """Waits for the evaluation that is under way, if there is one."""
         score, self._score = self._score or self._evaluation.finish(), None
+        self._under_way = None
         if score is not None:
             self._report_score(score, *self._evaluated)
         return score
@@ -234,6 +247,7 @@ class Run:
             "optimizer": self._optimizer.state_dict(),
             "others": {name: other.state_dict() for name, other in self._others.items()},
             "generators": get_generators(),
+            "evaluation": self._under_way,
             "iteration": self.iteration,
             "n_steps": self.n_steps,
             "seconds": self.seconds,
@@ -246,6 +260,7 @@ class Run:
         for name, other in self._others.items():
             other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
+        self._under_way = content.get("evaluation")
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds = content["seconds"]
 

@@ -13,6 +13,7 @@ from algos.a2c.train import Config, loss, main, train
 from algos.a2c.window import Window
 from algos.environments import Episodes, create_env, episode_infos
 from algos.logs import read_table
+from algos.run import Run
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
 from tests.algos.runs import assert_same, contents
 from tests.algos.tasks import COUNTDOWN, TWO_STATES
@@ -269,6 +270,29 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, kind):
     assert (half.n_iterations, resumed.n_iterations, whole.n_iterations) == (6, 12, 12)
     assert resumed.score == whole.score
     assert_same(contents(resumed.folder, "a2c"), contents(whole.folder, "a2c"))
+
+
+def test_an_evaluation_that_is_under_way_is_resumed_too(tmp_path, monkeypatch):
+    def scores(folder: Path) -> list[dict[str, str]]:
+        rows = read_table(folder / "evaluation.csv")
+        return [{name: row[name] for name in row if name != "seconds"} for row in rows]
+
+    class EndedError(Exception):
+        pass
+
+    def save_and_end(run: Run) -> None:
+        save(run)
+        raise EndedError
+
+    save = Run._save
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_save", save_and_end)
+        with pytest.raises(EndedError):
+            train(small(tmp_path / "cut", evaluate_every=6))
+    train(small(None, evaluate_every=6, resume=str(tmp_path / "cut")))
+    train(small(tmp_path / "whole", evaluate_every=6))
+    assert [row["step"] for row in scores(tmp_path / "whole")] == ["96", "192", "192"]
+    assert scores(tmp_path / "cut") == scores(tmp_path / "whole")
 
 
 @pytest.mark.parametrize(
