@@ -69,6 +69,9 @@ class RunConfig:
     """Whether PyTorch is told to use deterministic algorithms; on CUDA these can be slower."""
 
     def __post_init__(self) -> None:
+        for name in ("n_envs", "evaluate_every", "checkpoint_every", "log_every"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
         if self.n_processes and self.n_envs % self.n_processes:
             raise ValueError(
                 f"n_envs: expected a multiple of n_processes ({self.n_processes}), "

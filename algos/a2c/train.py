@@ -97,6 +97,8 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.n_groups < 1:
+            raise ValueError(f"n_groups: expected at least 1, got {self.n_groups}")
         for name, value in (("n_timesteps", self.n_timesteps), ("n_envs", self.n_envs)):
             if value % self.n_groups:
                 raise ValueError(

@@ -511,6 +511,12 @@ def test_atari_games_have_defaults_of_their_own():
     assert parse(WithAtari, "x", []).n_envs == 16
 
 
+@pytest.mark.parametrize("name", ["n_envs", "evaluate_every", "checkpoint_every", "log_every"])
+def test_rejects_numbers_below_one(name):
+    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+        RunConfig(**{name: 0})
+
+
 def test_rejects_checkpoints_amid_a_row_of_the_log():
     with pytest.raises(ValueError, match=r"expected a multiple of log_every \(3\), got 50"):
         RunConfig(log_every=3)
