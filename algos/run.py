@@ -87,7 +87,7 @@ class Run:
         self._others = dict(others or {})
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
-        self._under_way: dict[str, Any] | None = None  # The evaluation whose score is to be taken.
+        self._under_way: Any = None  # The evaluation whose score is to be taken.
         if config.resume:
             self._restore(checkpoints.load(config.resume, algorithm))
         self._first_iteration = self.iteration
@@ -102,7 +102,7 @@ class Run:
         try:
             self._evaluation = Evaluation(config, create_agent)
             if self._under_way:
-                self._start_evaluation(self._under_way)
+                self._start_evaluation()
         except BaseException:
             self._log.close()
             raise
@@ -207,18 +207,18 @@ class Run:
             "n_steps": self.n_steps,
             "seconds": self.seconds,
         }
-        self._start_evaluation(self._under_way)
+        self._start_evaluation()
 
-    def _start_evaluation(self, what: Mapping[str, Any]) -> None:
-        self._evaluated = what["n_steps"], what["seconds"]
-        self._evaluation.start(what["weights"], Episodes.EVALUATION, what["iteration"])
+    def _start_evaluation(self) -> None:
+        weights, iteration = self._under_way["weights"], self._under_way["iteration"]
+        self._evaluation.start(weights, Episodes.EVALUATION, iteration)
 
     def _take_score(self) -> Score | None:
         """Waits for the evaluation that is under way, if there is one."""
         score, self._score = self._score or self._evaluation.finish(), None
-        self._under_way = None
+        evaluated, self._under_way = self._under_way, None
         if score is not None:
-            self._report_score(score, *self._evaluated)
+            self._report_score(score, evaluated["n_steps"], evaluated["seconds"])
         return score
 
     def _final_score(self) -> Score:

@@ -13,7 +13,6 @@ iteration on; the seconds that the processes take to start come before.
 
 from __future__ import annotations
 
-import csv
 import shlex
 import statistics
 import tempfile
@@ -25,6 +24,7 @@ from typing import Literal
 import tyro
 
 from algos.command_line import parse
+from algos.logs import read_table
 from benchmarks.report import Report
 
 
@@ -93,8 +93,7 @@ def main(options: Options) -> None:
 
 def last_evaluation(folder: Path) -> dict[str, float]:
     """Returns the last row of the evaluations of a run; empty if there was none."""
-    files = list(folder.glob("**/evaluation.csv"))
-    rows = list(csv.DictReader(files[0].open())) if files else []
+    rows = read_table(folder / "evaluation.csv")
     return {name: float(value) for name, value in rows[-1].items()} if rows else {}
 
 

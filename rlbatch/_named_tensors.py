@@ -314,26 +314,20 @@ def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Returns some of the rows (a copy); none of the numbers may be negative."""
     # index_select copies whole rows; tensor[rows] goes element by element, and is up to 30 times
     # as slow on the CPU where a row is an image.
-    signed = _SIGNED.get(tensor.dtype)
-    if signed:
-        return tensor.view(signed).index_select(0, rows).view(tensor.dtype)
+    if tensor.dtype in _SIGNED:
+        return signed(tensor).index_select(0, rows).view(tensor.dtype)
     return tensor.index_select(0, rows)
 
 
 def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
     """Writes values [N, ...] into some of the rows."""
-    signed = _SIGNED.get(tensor.dtype)
-    if signed:
-        tensor, values = tensor.view(signed), values.view(signed)
-    tensor[rows] = values
+    signed(tensor)[rows] = signed(values)
 
 
-def copy_rows(target: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-    """Writes values [N, ...] into some of the rows; one row is not taken for all of them."""
-    signed = _SIGNED.get(target.dtype)
-    if signed:
-        target, values = target.view(signed), values.view(signed)
-    target.index_copy_(0, rows, values)
+def signed(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the same bytes in a dtype that PyTorch can index."""
+    dtype = _SIGNED.get(tensor.dtype)
+    return tensor.view(dtype) if dtype else tensor
 
 
 def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:

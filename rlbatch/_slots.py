@@ -26,7 +26,7 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
-from rlbatch._named_tensors import copy_rows
+from rlbatch._named_tensors import signed
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import ShapeError, SharedMemoryError
 
@@ -204,7 +204,7 @@ class SlotWriter:
             if running is None:
                 target.copy_(tensor)
             else:
-                copy_rows(target, running, tensor)
+                signed(target).index_copy_(0, running, signed(tensor))
 
     def write(
         self,
@@ -243,7 +243,7 @@ class SlotWriter:
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
             check_same_rows(f"storage: {key}", value, row, n_common=1)
-            copy_rows(row, running, value)
+            signed(row).index_copy_(0, running, signed(value))
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
         """Returns where a step may be written by the environment itself, on a CPU.

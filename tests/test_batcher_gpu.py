@@ -38,7 +38,7 @@ def wrapped(device, autoreset, seed):
     return DeviceEnv(CountingEnv(LENGTHS, autoreset), "cpu", device)
 
 
-def acquire(n_processes, device, create_env, autoreset):
+def acquire(n_processes, device, create_env, autoreset, n_cycles=0):
     batcher = RL_Batcher(
         n_timesteps=4,
         create_agent=create_agent,
@@ -54,6 +54,8 @@ def acquire(n_processes, device, create_env, autoreset):
         batches = []
         for _ in range(2):
             batcher.execute()
+            if n_cycles:  # For which the GPU is kept from what comes next.
+                torch.cuda._sleep(n_cycles)
             batches.append(batcher.get()[0])
         return batches
 
@@ -72,25 +74,9 @@ def test_a_gpu_acquires_what_a_cpu_does(n_processes, create_env, autoreset):
 
 def test_what_get_returns_outlives_the_next_execute():
     """Copies are made when the GPU comes to it, here late; the worker is in another process."""
-    batcher = RL_Batcher(
-        n_timesteps=4,
-        create_agent=create_agent,
-        agent_args={"device": DEVICE},
-        create_env=native,
-        env_args={"device": DEVICE, "autoreset": True},
-        n_processes=1,
-        seeds=0,
-        device=DEVICE,
-    )
     expected = acquire(0, "cpu", native, True)
-    with batcher:
-        batcher.reset()
-        batcher.execute()
-        torch.cuda._sleep(1_000_000_000)  # Cycles, half a second.
-        first = batcher.get()[0]
-        batcher.execute()
-        second = batcher.get()[0]
-    for on_cpu, on_gpu in zip(expected, (first, second), strict=True):
+    found = acquire(1, "cuda", native, True, n_cycles=1_000_000_000)
+    for on_cpu, on_gpu in zip(expected, found, strict=True):
         assert_equal(on_cpu, on_gpu.to("cpu"))
 
 
