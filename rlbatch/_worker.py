@@ -204,8 +204,8 @@ class Worker:
         history = self._history(t)
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
-        given = (_shallow(one) for one in (self._state, self._observation, self._agent_info))
-        answer = self.agent(*given, history)
+        state, observation = _shallow(self._state), _shallow(self._observation)
+        answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if self._slots is None:
             _check_answer(answer)
         action, state = answer
@@ -296,7 +296,7 @@ class Worker:
 
 def _shallow(tensors: DictTensor) -> DictTensor:
     """Returns the same tensors in a dict of their own."""
-    return DictTensor.unchecked(dict(tensors.variables))
+    return DictTensor.unchecked(tensors.variables.copy())
 
 
 def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
