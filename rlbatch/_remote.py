@@ -40,6 +40,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from rlbatch._registry import registered_environments
 from rlbatch._worker import Command, Failure, Recipe, Slots
 from rlbatch.errors import WorkerError
 
@@ -68,7 +69,7 @@ class RemoteWorker:
         self.number = number
         self.first_env = 0
         self.command = Command.START
-        payload = dumps(recipe, recipe.device)
+        payload = dumps((recipe, registered_environments()), recipe.device)
         ours, theirs = socket.socketpair()
         ours.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)

@@ -28,6 +28,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceMismatchError, EnvContractError
@@ -434,7 +435,8 @@ def main(connection: Connection, dump_descriptor: int) -> None:
     command = Command.START
     is_parent_gone = False
     try:
-        recipe: Recipe = cloudpickle.loads(_received(connection))
+        recipe, environments = cloudpickle.loads(_received(connection))
+        register_environments(environments)
         torch.set_num_threads(recipe.num_threads)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
         _send(connection, Ready(worker.n_envs, worker.autoreset))

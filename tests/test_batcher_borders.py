@@ -1,4 +1,4 @@
-"""Agents that change what they are given, and exceptions that look like those of a pipe."""
+"""Agents that change what they are given, odd exceptions, and what scripts do."""
 
 from __future__ import annotations
 
@@ -178,6 +178,38 @@ batcher = RL_Batcher(2, Rewriter, {{}}, lambda seed: Starter([9]), {{}}, 1, seed
 batcher.reset()
 os.kill(os.getpid(), 9)
 """
+
+
+REGISTERING = """
+import threading
+import ale_py, gymnasium, torch
+from gymnasium.envs.classic_control import CartPoleEnv
+from rlbatch import RL_Batcher
+from rlbatch.envs import GymEnv
+from tests.test_batcher_borders import Rewriter
+class Mine(CartPoleEnv):
+    pass
+gymnasium.register("Mine-v0", Mine, max_episode_steps=3)
+gymnasium.register("Named-v0", "__main__:Mine", max_episode_steps=3)
+gymnasium.register("CartPole-v1", Mine, max_episode_steps=3)
+gymnasium.register("Unpicklable-v0", lambda lock=threading.Lock(): None)
+def create_env(env_id, seed):
+    import ale_py  # Registers its games again.
+    return GymEnv([gymnasium.make(env_id)], seed)
+for env_id in ("Mine-v0", "Named-v0", "CartPole-v1", "ALE/Pong-v5"):
+    with RL_Batcher(9, Rewriter, {}, create_env, {"env_id": env_id}, 1, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        print(batcher.get()[0].trajectories.lengths.tolist())
+"""
+
+
+def test_what_a_script_registers_with_gymnasium_is_known_in_processes():
+    pytest.importorskip("ale_py")
+    command = [sys.executable, "-c", REGISTERING]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert run.stdout.split() == ["[3]", "[3]", "[3]", "[9]"], run.stderr
+    assert run.stderr.count("UserWarning") == 1, run.stderr  # By the script.
 
 
 def test_programs_of_an_environment_end_with_the_caller(tmp_path):

@@ -22,7 +22,7 @@ LAYERS = (
     {"rlbatch._named_tensors"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
-    {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch._slots"},
+    {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch._slots", "rlbatch._registry"},
     {"rlbatch.envs._backends", "rlbatch.envs.check"},
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
     {"rlbatch._remote"},
@@ -49,7 +49,7 @@ FACADES = {"rlbatch", "rlbatch.envs", "algos"}
 # Heavy packages, and the only modules that may import them, at the top or in a function.
 HEAVY = {
     "cupy": {"rlbatch.envs.atari.build"},
-    "gymnasium": {"rlbatch.envs", "algos"},
+    "gymnasium": {"rlbatch.envs", "rlbatch._registry", "algos"},
     "ale_py": {"rlbatch.envs.atari"},
     "optuna": {"rlbatch.search"},
     "ray": {"rlbatch.search", "rlbatch.distributed"},
