@@ -39,7 +39,8 @@ class RunConfig:
     evaluation_device: str = "cpu"
     """Where the agent acts in evaluations."""
     evaluation_episodes: int = 100
-    """Complete episodes per evaluation, played side by side."""
+    """Complete episodes per evaluation, played side by side; without a limit of the environment's
+    own they are cut after 27,000 steps."""
     evaluation_timesteps: int = 500
     """Steps of an evaluation that are stored at once; longer episodes take several turns."""
     evaluate_every: int = 10

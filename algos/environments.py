@@ -72,7 +72,8 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
         device: Where observations are and actions come from. Atari games run there, all others on
             the CPU.
         seed: Used where a reset brings none.
-        autoreset: Start the next episode when one ends.
+        autoreset: Start the next episode when one ends. Otherwise every episode does end, see
+            `make_gym`.
         life_loss_ends: In Atari games that reset themselves, a lost life sets `terminated` and
             `done`, and the game goes on. Elsewhere it is without effect.
     """
@@ -83,7 +84,7 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
         options = {"decorrelate_steps": 200, "life_loss_info": life_loss_ends}
         return create_atari(env_id, n_envs, device, seed, **options)
     kind = GymEnvInf if autoreset else GymEnv
-    env = kind([make_gym(env_id) for _ in range(n_envs)], seed)
+    env = kind([make_gym(env_id, ends=not autoreset) for _ in range(n_envs)], seed)
     if torch.device(device).type == "cpu":
         return env
     return DeviceEnv(env, from_device="cpu", to_device=device)
@@ -195,9 +196,22 @@ class UntilDone(VecEnv):
         self._env.close()
 
 
-def make_gym(env_id: str, **options: Any) -> gymnasium.Env:
-    """Makes one environment with observations [n] and, where they are real, clipped actions."""
+# Half an hour of a game, as for Atari: 108,000 frames, 4 in a step (Hessel et al. 2018, "Rainbow").
+MOST_STEPS = 27_000
+
+
+def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
+    """Makes one environment with observations [n] and, where they are real, clipped actions.
+
+    Args:
+        env_id: As registered with Gymnasium, or `module:id`.
+        ends: Whether an episode is cut after `MOST_STEPS`, where the environment has no limit of
+            its own.
+        options: More of `gymnasium.make`.
+    """
     env = gymnasium.make(env_id, disable_env_checker=True, **options)
+    if ends and env.spec.max_episode_steps is None:
+        env = gymnasium.wrappers.TimeLimit(env, MOST_STEPS)
     if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
         env = gymnasium.wrappers.FlattenObservation(env)
     if isinstance(env.action_space, spaces.Box):

@@ -21,10 +21,18 @@ class Model(nn.Module):
         observation_space: Its shape is [n].
         action_space: See `policy_head`.
         hidden_size: Width of the hidden layers.
+
+    Raises:
+        ValueError: Observations are no vectors.
     """
 
     def __init__(self, observation_space: spaces.Box, action_space: spaces.Space, hidden_size: int):
         super().__init__()
+        if len(observation_space.shape) != 1:
+            raise ValueError(
+                f"observation_space: expected a shape [n], got {list(observation_space.shape)}; "
+                "algos.a2c and algos.dqn learn from images"
+            )
         (n_inputs,) = observation_space.shape
         self._policy = mlp(n_inputs, hidden_size).append(policy_head(action_space, hidden_size))
         self._baseline = mlp(n_inputs, hidden_size).append(linear(hidden_size, 1))

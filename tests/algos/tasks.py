@@ -57,7 +57,8 @@ class Countdown(gymnasium.Env):
 EPISODE_STEPS = 8
 TWO_STATES = "tests.algos.tasks:TwoStates-v0"
 COUNTDOWN = "tests.algos.tasks:Countdown-v0"
+ENDLESS = "tests.algos.tasks:Endless-v0"
 
 gymnasium.register("TwoStates-v0", TwoStates, 7.5, max_episode_steps=EPISODE_STEPS)
 gymnasium.register("Countdown-v0", Countdown, max_episode_steps=100)
-gymnasium.register("Endless-v0", Countdown)
+gymnasium.register("Endless-v0", TwoStates)

@@ -147,6 +147,11 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(normalize):
         torch.testing.assert_close(agent.outputs[name].grad, gradient)
 
 
+def test_images_are_refused():
+    with pytest.raises(ValueError, match=r"expected a shape \[n\], got \[4, 84, 84\]"):
+        create_agent("ALE/Pong-v5", 8, "cpu")
+
+
 def test_a_step_down_the_loss_makes_good_actions_likelier():
     agent = create_agent(TWO_STATES, 8, "cpu")
     frame = torch.eye(2)[torch.tensor([[0, 1, 0, 1]])]

@@ -23,7 +23,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 import algos.a2c.agent as a2c
 import algos.dqn.agent as dqn
-from algos import checkpoints
+from algos import checkpoints, environments
 from algos.command_line import RunConfig, parse
 from algos.curves import draw_curve
 from algos.environments import (
@@ -49,7 +49,7 @@ from algos.run import Averages, Run
 from algos.videos import record_episode
 from rlbatch import CallOrderError, DictTensor, RL_Agent, TemporalDictTensor
 from rlbatch.envs import GymEnvInf
-from tests.algos.tasks import COUNTDOWN, TWO_STATES
+from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
 
 # --- Policies. ---
 
@@ -167,6 +167,18 @@ def test_an_environment_resets_itself_with_new_episodes():
     assert len(lengths) > 3
 
 
+def test_an_episode_that_is_waited_for_ends(monkeypatch):
+    monkeypatch.setattr(environments, "MOST_STEPS", 20)
+    for autoreset, expected in ((False, [20, 20]), (True, [])):
+        env = create_env(ENDLESS, 2, "cpu", seed=0, autoreset=autoreset)
+        (observation, running), ended = env.reset(), []
+        while len(running) and not (observation["episode_length"] == 30).any():
+            action = DictTensor({"action": torch.zeros(2, dtype=torch.int64)})
+            (after, _), (observation, running) = env.step(action)
+            ended += after["episode_length"][after["truncated"]].tolist()
+        assert ended == expected
+
+
 def test_observations_are_flat_and_real_actions_are_clipped():
     observation_space, action_space = spaces_of(TWO_STATES)
     assert observation_space.shape == (2,)
@@ -190,7 +202,7 @@ def test_facts_about_an_environment():
     assert (time_limit(TWO_STATES), reward_threshold(TWO_STATES)) == (8, 7.5)
     assert reward_threshold(COUNTDOWN) is None
     with pytest.raises(ValueError, match="expected an environment registered with max_episode_ste"):
-        time_limit("tests.algos.tasks:Endless-v0")
+        time_limit(ENDLESS)
 
 
 def test_an_atari_game_is_told_by_its_id():
