@@ -23,6 +23,10 @@ from rlbatch.seeding import env_seeds
 
 Arrays = dict[str, np.ndarray]
 
+# Beside the observation a step returns numbers.
+_REWARD = Leaf((), spaces.Box(-np.inf, np.inf, (), np.float64), (), np.dtype(np.float64))
+_FLAG = Leaf((), spaces.Discrete(2), (), np.dtype(np.bool_))
+
 
 class Result(NamedTuple):
     """What a step led to, one row per environment that was stepped."""
@@ -98,7 +102,6 @@ class EnvList:
         if seed is not None:
             self._seeds = env_seeds(seed, len(envs))
         self._options: list[dict[str, Any] | None] = [None] * len(envs)
-        self._is_checked = [False] * len(envs)
         self._has_nested_actions = _is_nested(self.action_space)
 
     def reset(self, env_info: DictTensor) -> Arrays:
@@ -120,13 +123,11 @@ class EnvList:
                     seed=self._seeds[number],
                     options=None if options is None else dict(options),  # It may take keys out.
                 )
-                if not self._is_checked[number]:
-                    self._check(number, frame)
             except Exception as error:
                 add_environment_note(error, number)
                 raise
             frames.append(frame)
-        return self._batch(frames)
+        return self._batch(numbers, frames)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         envs, results = self.envs, []
@@ -138,10 +139,10 @@ class EnvList:
                 raise
         frames, reward, terminated, truncated, _ = zip(*results, strict=True)
         return Result(
-            self._batch(frames),
-            np.array(reward, np.float64),
-            np.array(terminated, np.bool_),
-            np.array(truncated, np.bool_),
+            self._batch(numbers, frames),
+            _stack("reward", _REWARD, numbers, reward),
+            _stack("terminated", _FLAG, numbers, terminated),
+            _stack("truncated", _FLAG, numbers, truncated),
         )
 
     def close(self) -> None:
@@ -157,15 +158,9 @@ class EnvList:
             return [assemble(self.action_space, iter(row)) for row in zip(*columns, strict=True)]
         return columns[0]
 
-    def _check(self, number: int, frame: Any) -> None:
-        for key, leaf in self.observation_leaves.items():
-            _check_frame(key, leaf, np.asarray(leaf.of(frame)), leaf.shape)
-        self._is_checked[number] = True
-
-    def _batch(self, frames: Sequence[Any]) -> Arrays:
+    def _batch(self, numbers: Sequence[int], frames: Sequence[Any]) -> Arrays:
         return {
-            key: _stack(leaf, [leaf.of(frame) for frame in frames] if leaf.path else frames)
-            for key, leaf in self.observation_leaves.items()
+            key: _stack(key, leaf, numbers, frames) for key, leaf in self.observation_leaves.items()
         }
 
 
@@ -210,9 +205,6 @@ class Vector:
             )
         self._reset(seed=self._seed)
         self._seed, self._ended = None, np.zeros(self.n_envs, np.bool_)
-        for key, leaf in self.observation_leaves.items():
-            frame = np.asarray(leaf.of(self._observation))
-            _check_frame(key, leaf, frame, (self.n_envs, *leaf.shape))
         return self._frames(range(self.n_envs))
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
@@ -235,6 +227,9 @@ class Vector:
             self._note(error)
             raise
         reward, terminated, truncated = (np.asarray(column) for column in rest)
+        _check("reward", _REWARD, reward, (self.n_envs,))
+        _check("terminated", _FLAG, terminated, (self.n_envs,))
+        _check("truncated", _FLAG, truncated, (self.n_envs,))
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP:
@@ -253,10 +248,12 @@ class Vector:
 
     def _frames(self, numbers: Sequence[int]) -> Arrays:
         """Returns copies: a vector environment may write the next observation over this one."""
-        return {
-            key: np.asarray(leaf.of(self._observation))[numbers].astype(leaf.dtype, copy=False)
-            for key, leaf in self.observation_leaves.items()
-        }
+        frames = {}
+        for key, leaf in self.observation_leaves.items():
+            frame = np.asarray(leaf.of(self._observation))
+            _check(key, leaf, frame, (self.n_envs, *leaf.shape))
+            frames[key] = frame[numbers].astype(leaf.dtype, copy=False)
+        return frames
 
     def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
         """Writes terminal observations over the first ones of the episodes that came after.
@@ -309,24 +306,35 @@ def _check_list(envs: list[Any]) -> None:
                 )
 
 
-def _check_frame(key: str, leaf: Leaf, frame: np.ndarray, shape: tuple[int, ...]) -> None:
-    # NumPy would broadcast or round it silently.
-    if frame.shape != shape:
-        raise ShapeError(
-            f"{key}: expected shape {shape}, as in observation_space, got {frame.shape}"
-        )
-    if frame.dtype.kind in "fc" and leaf.dtype.kind not in "fc":
-        raise DtypeMismatchError(
-            f"{key}: expected {leaf.dtype}, as in observation_space, got {frame.dtype}"
-        )
+def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) -> np.ndarray:
+    """Returns a leaf of what environments have returned as one array [n, *leaf.shape]."""
+    n = len(values)
+    try:
+        parts = [leaf.of(value) for value in values] if leaf.path else values
+        if leaf.shape:  # Three times as fast as np.stack.
+            array = np.concatenate(parts)
+            _check(key, leaf, array, (n * leaf.shape[0], *leaf.shape[1:]))
+        else:
+            array = np.array(parts)
+            _check(key, leaf, array, (n,))
+    except Exception:
+        for number, value in zip(numbers, values, strict=True):  # Which of them was it?
+            try:
+                _check(key, leaf, np.asarray(leaf.of(value)), leaf.shape)
+            except Exception as error:
+                add_environment_note(error, number)
+                raise
+        raise
+    return array.astype(leaf.dtype, copy=False).reshape(n, *leaf.shape)
 
 
-def _stack(leaf: Leaf, values: Sequence[Any]) -> np.ndarray:
-    if not leaf.shape:
-        return np.array(values, leaf.dtype)
-    # Three times as fast as np.stack.
-    flat = np.concatenate(values, dtype=leaf.dtype, casting="unsafe")
-    return flat.reshape(len(values), *leaf.shape)
+def _check(key: str, leaf: Leaf, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    # NumPy would broadcast or round it silently, and take None for a number.
+    if array.shape != shape:
+        raise ShapeError(f"{key}: expected shape {shape}, got {array.shape}")
+    kind = array.dtype.kind
+    if kind not in "biu" and not (kind in "fc" and leaf.dtype.kind in "fc"):
+        raise DtypeMismatchError(f"{key}: expected {leaf.dtype}, got {array.dtype}")
 
 
 def _is_nested(space: gymnasium.Space) -> bool:

@@ -111,6 +111,8 @@ class GymEnv(VecEnv):
             ShapeError: The action is not [B, ...] as the space has it.
             DtypeMismatchError: The action is a float, and the space is not.
             DeviceMismatchError: The action is not on the CPU.
+            ShapeError, DtypeMismatchError: What an environment returned is not of the shape of its
+                space, or no number; or a float, where its space is not.
         """
         actions = self._actions(action)
         running, numbers = self._running, self._numbers

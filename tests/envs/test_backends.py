@@ -225,28 +225,78 @@ def test_an_observation_with_a_reserved_name_is_refused():
 
 
 class Returns(CountingGym):
-    """Returns something else than its space has."""
+    """Returns something else than its space has, from some call on (0: the first)."""
 
-    def __init__(self, value):
+    def __init__(self, value, first):
         super().__init__()
-        self.value = value
+        self.value, self.first, self.t = value, first, 0
 
     def _observe(self):
-        return self.value
+        self.t += 1
+        return super()._observe() if self.t <= self.first else self.value
 
 
+class Answers(CountingGym):
+    """Returns something odd beside its observations."""
+
+    def __init__(self, position, value):
+        super().__init__()
+        self.position, self.value = position, value
+
+    def step(self, action):
+        answer = list(super().step(action))
+        answer[self.position] = self.value
+        return tuple(answer)
+
+
+@pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize(
     ("value", "error", "message"),
     [
-        (np.zeros(1, np.int64), ShapeError, r"frame: expected shape \(3,\), .* got \(1,\)"),
-        (np.int64(1), ShapeError, r"frame: expected shape \(3,\), .* got \(\)"),
-        (np.zeros(3), DtypeMismatchError, "frame: expected int64, .* got float64"),
+        (np.zeros(1, np.int64), ShapeError, r"frame: expected shape \(3,\), got \(1,\)"),
+        (np.zeros((1, 3), np.int64), ShapeError, r"frame: expected shape \(3,\), got \(1, 3\)"),
+        (np.int64(1), ShapeError, r"frame: expected shape \(3,\), got \(\)"),
+        (np.zeros(3), DtypeMismatchError, "frame: expected int64, got float64"),
+        ([None] * 3, DtypeMismatchError, "frame: expected int64, got object"),
     ],
 )
-def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(value, error, message):
+def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(
+    value, error, message, first
+):
+    env = GymEnv([CountingGym(), Returns(value, first)])
+    for _ in range(first):
+        env.reset()
     with pytest.raises(error, match=message) as caught:
-        GymEnv([CountingGym(), Returns(value)]).reset()
+        env.step(actions(0, 0)) if first else env.reset()
     assert caught.value.environment == 1
+
+
+@pytest.mark.parametrize(
+    ("position", "value", "error", "message"),
+    [
+        (1, np.zeros(1), ShapeError, r"reward: expected shape \(\), got \(1,\)"),
+        (1, None, DtypeMismatchError, "reward: expected float64, got object"),
+        (2, np.zeros(1, np.bool_), ShapeError, r"terminated: expected shape \(\), got \(1,\)"),
+        (3, None, DtypeMismatchError, "truncated: expected bool, got object"),
+    ],
+)
+@pytest.mark.parametrize("n_others", [0, 1])
+def test_what_is_no_number_beside_an_observation_is_refused(
+    position, value, error, message, n_others
+):
+    env = GymEnv([*(CountingGym() for _ in range(n_others)), Answers(position, value)])
+    env.reset()
+    with pytest.raises(error, match=message) as caught:
+        env.step(actions(*[0] * (n_others + 1)))
+    assert caught.value.environment == n_others
+
+
+@pytest.mark.parametrize("value", [np.float32(2), 2, True, torch.tensor(2.0), np.array(2)])
+def test_a_reward_may_be_any_number(value):
+    env = GymEnv([CountingGym(), Answers(1, value)])
+    env.reset()
+    (after, _), _ = env.step(actions(0, 0))
+    assert after["reward"][1] == float(value)
 
 
 def test_an_asynchronous_environment_that_loses_steps_is_refused():
