@@ -69,7 +69,8 @@ class RemoteWorker:
         self.number = number
         self.first_env = 0
         self.command = Command.START
-        payload = dumps((recipe, registered_environments()), recipe.device)
+        self._owner = os.getpid()
+        payload = _pickled(recipe)
         ours, theirs = socket.socketpair()
         ours.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
@@ -126,11 +127,15 @@ class RemoteWorker:
             raise self._death()
         return None
 
-    def stacks(self) -> str:
-        """Returns the stacks of the process as they are now, as far as it can still write them."""
+    def dump_stacks(self) -> None:
+        """Asks the process for its stacks as they are now."""
+        os.truncate(self._dump.fileno(), 0)
+        os.lseek(self._dump.fileno(), 0, os.SEEK_SET)  # The child's place too.
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
-            time.sleep(_DUMP_WAIT_S)
+
+    def stacks(self) -> str:
+        """Returns the stacks that were asked for, as far as the process could still write them."""
         return os.pread(self._dump.fileno(), 1 << 20, 0).decode(errors="replace")
 
     def hang_up(self) -> None:
@@ -143,6 +148,8 @@ class RemoteWorker:
         Args:
             grace_s: How long it may take to end by itself, in seconds.
         """
+        if os.getpid() != self._owner:  # The caller has forked: the worker is the other's.
+            return
         self.hang_up()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(grace_s)
@@ -158,7 +165,7 @@ class RemoteWorker:
         except BlockingIOError:
             raise WorkerError(
                 f"worker {self.number}: expected it to read {self.command.value} within "
-                f"{_SEND_TIMEOUT_S} s, got no sign of it\n{self.stacks()}",
+                f"{_SEND_TIMEOUT_S} s, got no sign of it\n{stacks_of([self])}",
                 self.number,
                 self.command.value,
             ) from None
@@ -201,6 +208,31 @@ _HINTS = {
     "was killed by SIGKILL": " (by somebody, or by the system when memory runs out)",
     "was killed by SIGBUS": " (shared memory has run out)",
 }
+
+
+def stacks_of(workers: list[RemoteWorker]) -> str:
+    """Returns the stacks of processes as they are now."""
+    for worker in workers:
+        worker.dump_stacks()
+    time.sleep(_DUMP_WAIT_S)
+    return "\n".join(worker.stacks() for worker in workers)
+
+
+def _pickled(recipe: Recipe) -> bytes:
+    try:
+        return dumps((recipe, registered_environments()), recipe.device)
+    except Exception:
+        args = {"env_args": recipe.env_args, "agent_args": recipe.agent_args}
+        parts = {f"{name}[{key!r}]": args[name][key] for name in args for key in args[name]}
+        makers = {"create_env": recipe.create_env, "create_agent": recipe.create_agent}
+        for name, value in {**parts, **makers}.items():
+            try:
+                dumps(value, recipe.device)
+            except Exception as error:
+                raise TypeError(
+                    f"{name}: expected something that can be pickled, got {value!r}: {error}"
+                ) from error
+        raise
 
 
 def dumps(value: Any, device: torch.device) -> bytes:

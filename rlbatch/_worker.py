@@ -59,6 +59,7 @@ class Recipe(NamedTuple):
         device: Where trajectories are stored, observations come from and actions go to.
         info_device: Where the agent finds `agent_info`.
         num_threads: Of torch, in a process of its own.
+        default_dtype: Of torch, the caller's.
     """
 
     create_env: Callable[..., Any]
@@ -70,6 +71,7 @@ class Recipe(NamedTuple):
     device: torch.device
     info_device: torch.device
     num_threads: int
+    default_dtype: torch.dtype
 
 
 class Ready(NamedTuple):
@@ -385,12 +387,12 @@ class LocalWorker:
     def _own_generators(self) -> Iterator[None]:
         callers = _get_generators(self._device)
         if self._generators is not None:
-            _set_generators(self._generators, self._device)
+            _set_generators(self._generators)
         try:
             yield
         finally:
             self._generators = _get_generators(self._device)
-            _set_generators(callers, self._device)
+            _set_generators(callers)
 
 
 def _copy(leaf: Any) -> Any:
@@ -404,18 +406,19 @@ def _seed_generators(seed: int) -> None:
 
 
 def _get_generators(device: torch.device) -> tuple:
-    # A CUDA generator's state (seed and offset) is kept on the host: this does not wait.
-    cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    # A CUDA generator's state (seed and offset) is kept on the host: this does not wait. All of
+    # them: that is what `torch.manual_seed` seeds.
+    is_in_use = device.type == "cuda" or torch.cuda.is_initialized()
+    cuda = torch.cuda.get_rng_state_all() if is_in_use else []
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
 
 
-def _set_generators(states: tuple, device: torch.device) -> None:
+def _set_generators(states: tuple) -> None:
     python, numpy, cpu, cuda = states
     random.setstate(python)
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
-    if cuda is not None:
-        torch.cuda.set_rng_state(cuda, device)
+    torch.cuda.set_rng_state_all(cuda)
 
 
 # --- In a process of its own. See NOTE [ worker shutdown ] in _remote.py. ---
@@ -438,6 +441,7 @@ def main(connection: Connection, dump_descriptor: int) -> None:
         recipe, environments = cloudpickle.loads(_received(connection))
         register_environments(environments)
         torch.set_num_threads(recipe.num_threads)
+        torch.set_default_dtype(recipe.default_dtype)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
         _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:

@@ -14,7 +14,7 @@ from typing import Any, Literal, Self, overload
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows
-from rlbatch._remote import RemoteWorker
+from rlbatch._remote import RemoteWorker, stacks_of
 from rlbatch._slots import (
     Layout,
     SlotStore,
@@ -152,9 +152,19 @@ class RL_Batcher:
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
         self._state = _State.NEW
-        recipe = partial(Recipe, create_env, env_args, create_agent, agent_args)
         recipes = [
-            recipe(own, n_timesteps, self._device, as_device(info_device), num_threads)
+            Recipe(
+                create_env=create_env,
+                env_args=env_args,
+                create_agent=create_agent,
+                agent_args=agent_args,
+                seeds=own,
+                n_timesteps=n_timesteps,
+                device=self._device,
+                info_device=as_device(info_device),
+                num_threads=num_threads,
+                default_dtype=torch.get_default_dtype(),
+            )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
         self._workers: list[Any] = []
@@ -474,7 +484,7 @@ def _template(name: str, info: DictTensor | None) -> DictTensor:
 
 def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
     names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
-    stacks = "\n".join(worker.stacks() for worker in workers) if timeout else ""
+    stacks = stacks_of(workers) if timeout else ""
     return WorkerTimeoutError(
         f"workers {names}: expected an answer within {timeout} s, got none\n\n{stacks}",
         workers[0].number,

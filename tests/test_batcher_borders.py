@@ -222,3 +222,17 @@ def test_programs_of_an_environment_end_with_the_caller(tmp_path):
             return
         time.sleep(0.1)
     pytest.fail(f"expected process {pid} to have ended")
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_the_default_dtype_is_the_callers(n_processes):
+    try:
+        torch.set_default_dtype(torch.float64)
+        with RL_Batcher(
+            1, Rewriter, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+        ) as batcher:
+            batcher.reset()
+            batcher.execute()
+            assert batcher.get()[0].trajectories["action/n"].dtype is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)
