@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import time
 from pathlib import Path
@@ -23,13 +25,24 @@ def open_folder(algorithm: str, config: RunConfig) -> Path:
     resumed = checkpoints.locate(config.resume).parent if config.resume else None
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
     if folder is None:
-        env = config.env_id.replace("/", "-").replace(":", "-")
-        now = time.strftime("%Y%m%d-%H%M%S")
-        folder = Path("runs", f"{env}__{algorithm}__{config.seed}__{now}")
+        folder = _new_folder(algorithm, config)
     if (folder / "config.json").exists() and folder != resumed:
         raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; resume it?")
     folder.mkdir(parents=True, exist_ok=True)
     versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
     content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
+    return folder
+
+
+def _new_folder(algorithm: str, config: RunConfig) -> Path:
+    """Creates a folder that no other run has, also not one that starts in the same second."""
+    env = config.env_id.replace("/", "-").replace(":", "-")
+    now = time.strftime("%Y%m%d-%H%M%S")
+    name = f"{env}__{algorithm}__{config.seed}__{now}"
+    for number in itertools.count(1):
+        folder = Path("runs", name if number == 1 else f"{name}-{number}")
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(parents=True)
+            break
     return folder

@@ -364,7 +364,7 @@ def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
         yield from _leaves(child, (*path, str(name)))
 
 
-def new_tensordict(nested: dict[str, Any], batch_size: int) -> Any:
+def new_tensordict(nested: dict[str, Any], batch_size: list[int]) -> Any:
     """Returns a `tensordict.TensorDict` of the same tensors.
 
     Raises:
@@ -377,7 +377,7 @@ def new_tensordict(nested: dict[str, Any], batch_size: int) -> Any:
             "to_tensordict: expected the package tensordict, got none; "
             "pip install 'rlbatch[tensordict]'"
         ) from error
-    return tensordict.TensorDict(nested, batch_size=[batch_size])
+    return tensordict.TensorDict(nested, batch_size=batch_size)
 
 
 def _described(value: Any) -> tuple[str, str]:

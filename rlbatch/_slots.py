@@ -20,6 +20,7 @@ import mmap
 import os
 import tempfile
 from collections.abc import KeysView
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -400,13 +401,13 @@ def _meminfo_available() -> int | None:
     return None
 
 
-def _cgroup_available() -> int | None:
+def _cgroup_available(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     """Returns what a container's memory limit leaves (cgroup v2, mounted where it usually is)."""
     try:
-        with (
-            open("/sys/fs/cgroup/memory.max") as limit,
-            open("/sys/fs/cgroup/memory.current") as used,
-        ):
-            return int(limit.read()) - int(used.read())
+        limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
+        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
     except (OSError, ValueError):  # No such file, or "max": no limit.
         return None
+    # What was read from files and written to them counts as used, and is given up for others.
+    files = sum(int(stat.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return limit - used + files

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import DeviceLike, DeviceMismatchError, as_device
@@ -302,11 +303,12 @@ class RL_Agent_CheckDevice(RL_Agent):
         return checked
 
     def _check_parameters(self, stage: str) -> None:
-        """Checks every module that is the agent or one of its attributes."""
+        """Checks every module that is the agent, one of its attributes, or in a list of them."""
         agent = self._agent
-        modules = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
-        for name, module in modules.items():
+        attributes = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
+        for path, module in pytree.tree_flatten_with_path(attributes)[0]:
             if isinstance(module, torch.nn.Module):
+                name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
                 _check(
                     self._device,
                     stage,

@@ -220,7 +220,8 @@ class DictTensor(NamedTensors):
         Raises:
             ImportError: tensordict is not installed (`pip install rlbatch[tensordict]`).
         """
-        return new_tensordict(self.to_nested(), self.n_elems())
+        has_rows = all(tensor.dim() for tensor in self.variables.values())
+        return new_tensordict(self.to_nested(), [self.n_elems()] if has_rows else [])
 
     @staticmethod
     def from_tensordict(source: Any) -> DictTensor:
@@ -376,7 +377,7 @@ class TemporalDictTensor(NamedTensors):
             A DictTensor [N, ...] and an int64 tensor [N] of rows of this container.
 
         Raises:
-            IndexError: `index_t` is negative: no row is that long, or short.
+            IndexError: `index_t` is negative, or T or more.
         """
         if index_t < 0:
             raise IndexError(f"index_t: expected an integer >= 0, got {index_t}")
@@ -447,7 +448,7 @@ class TemporalDictTensor(NamedTensors):
         if "lengths" in nested:
             raise KeyMismatchError("lengths: expected a key of another name, got one that clashes")
         nested["lengths"] = self.lengths
-        return new_tensordict(nested, self.n_elems())
+        return new_tensordict(nested, [self.n_elems()])
 
     @staticmethod
     def from_tensordict(source: Any) -> TemporalDictTensor:

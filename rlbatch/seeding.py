@@ -47,30 +47,30 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
 
     Args:
         seed: A run's seed (0 is as good as any); a `Seed` from a batcher, to continue the
-            numbering of the processes before this one; or a sequence of `n_envs` seeds, which
-            is returned as it is.
+            numbering of the processes before this one; or `n_envs` seeds, which are returned as
+            they are.
         n_envs: How many environments there are in this process.
 
     Returns:
         A list of `n_envs` integers.
 
     Raises:
-        ValueError: `seed` is negative, or a sequence of another length than `n_envs`.
+        ValueError: `seed` is negative, or there are not `n_envs` of them.
+        TypeError: It is no integer, or one of them is none.
 
     Example:
         >>> first, second = env_seeds(0, 2)
         >>> first != second
         True
     """
-    if isinstance(seed, Sequence):
-        if len(seed) != n_envs:
-            raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(seed)}")
-        return [int(one) for one in seed]
-    if seed < 0:
-        raise ValueError(f"seed: expected an integer >= 0, got {seed}")
-    root = seed.root if isinstance(seed, Seed) else int(seed)
-    first = seed.process * n_envs if isinstance(seed, Seed) else 0
-    return _seeds_from(root, first, n_envs)
+    if isinstance(seed, Seed):
+        return _seeds_from(seed.root, seed.process * n_envs, n_envs)
+    if isinstance(seed, Iterable) and not isinstance(seed, str):
+        own = [_non_negative("seed", one) for one in seed]
+        if len(own) != n_envs:
+            raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(own)}")
+        return own
+    return _seeds_from(_non_negative("seed", seed), 0, n_envs)
 
 
 def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | list[int]]:
@@ -89,12 +89,12 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
         TypeError: `seeds` is neither, or one is no integer.
     """
     if isinstance(seeds, (int, np.integer)):
-        root = _non_negative(seeds)
+        root = _non_negative("seeds", seeds)
         values = _seeds_from(root, 0, n_processes)
         return [Seed(value, root, k) for k, value in enumerate(values)]
     if not isinstance(seeds, Iterable) or isinstance(seeds, str):
         raise TypeError(f"seeds: expected an int or a list of them, got {seeds!r}")
-    seeds = [_non_negative(seed) for seed in seeds]
+    seeds = [_non_negative("seeds", seed) for seed in seeds]
     if not seeds or len(seeds) % n_processes:
         raise ValueError(
             f"seeds: expected an int, {n_processes} seeds (one per process) or a multiple of "
@@ -168,12 +168,12 @@ def _entropy(seeds: Sequence[int]) -> int:
     return seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
 
 
-def _non_negative(seed: int) -> int:
+def _non_negative(name: str, seed: int) -> int:
     if not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"seeds: expected integers, got {seed!r}")
+        raise TypeError(f"{name}: expected an integer, got {seed!r}")
     seed = int(seed)
     if seed < 0:
-        raise ValueError(f"seeds: expected integers >= 0, got {seed}")
+        raise ValueError(f"{name}: expected an integer >= 0, got {seed}")
     return seed
 
 

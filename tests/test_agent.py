@@ -243,7 +243,8 @@ class OnMeta(RL_Agent):
 
     def __init__(self, wrong):
         self.wrong = wrong
-        self.model = torch.nn.Linear(1, 1, device="cpu" if wrong == "parameters" else "meta")
+        self.model = torch.nn.Linear(1, 1, device=self.on("parameters"))
+        self.parts = [{"head": torch.nn.Linear(1, 1, device=self.on("listed"))}]
 
     def on(self, name):
         return "cpu" if self.wrong == name else "meta"
@@ -286,6 +287,7 @@ def walk(agent):
     ("wrong", "stage", "where"),
     [
         ("parameters", "initial_state", "parameters/model.weight"),
+        ("listed", "initial_state", "parameters/parts.0.head.weight"),
         ("initial_state", "initial_state", "state/memory"),
         ("action", "call", "action/logits"),
         ("state", "call", "new_state/memory"),

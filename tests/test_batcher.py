@@ -23,7 +23,7 @@ from rlbatch import (
     SharedMemoryError,
     Trajectories,
 )
-from rlbatch._slots import free_shared_memory
+from rlbatch._slots import _cgroup_available, free_shared_memory
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
 from tests.helpers import CountingEnv, CountingGym, NestedGym
 
@@ -429,7 +429,7 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
         ({"n_timesteps": 0}, ValueError, "n_timesteps: expected at least 1, got 0"),
         ({"n_processes": -1}, ValueError, "n_processes: expected at least 0, got -1"),
         ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
-        ({"seeds": -1}, ValueError, "seeds: expected integers >= 0, got -1"),
+        ({"seeds": -1}, ValueError, "seeds: expected an integer >= 0, got -1"),
         ({"agent_seeds": [1, 2]}, ValueError, "agent_seeds: expected 1 seeds, got 2"),
         (
             {"agent_info": DictTensor({"a": torch.zeros(2)})},
@@ -625,6 +625,16 @@ def test_trajectories_that_do_not_fit_in_memory_are_refused_with_both_figures():
                 batcher.execute()
 
 
+def test_a_containers_limit_leaves_what_files_take(tmp_path):
+    for name, content in {"max": "9000", "current": "8000", "stat": "anon 1\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    assert _cgroup_available(tmp_path) == 1000
+    (tmp_path / "memory.stat").write_text("anon 1\nactive_file 20\ninactive_file 3\n")
+    assert _cgroup_available(tmp_path) == 1023
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _cgroup_available(tmp_path) is None
+
+
 def test_memory_does_not_grow():
     with make_batcher(1, [50, 3], autoreset=True, n_timesteps=2) as batcher:
         batcher.reset()
@@ -666,7 +676,7 @@ def test_first_mistakes_are_named():
         ({"create_agent": lambda: abs}, "create_agent: expected an RL_Agent, got <built-in"),
         ({"agent_info": {"epsilon": 1.0}}, "agent_info: expected a DictTensor or None, got {"),
         ({"seeds": 2.0}, "seeds: expected an int or a list of them, got 2.0"),
-        ({"seeds": [1.5]}, "seeds: expected integers, got 1.5"),
+        ({"seeds": [1.5]}, "seeds: expected an integer, got 1.5"),
     ):
         with pytest.raises(TypeError, match=match):
             make_batcher(0, **changes)

@@ -210,6 +210,14 @@ def test_tensordict_round_trip_copies_nothing(kind, tensordict, device):
     assert all(tensor is named(container)[name] for name, tensor in named(back).items())
 
 
+def test_tensordict_round_trip_of_numbers(tensordict):
+    losses = DictTensor({"loss": torch.tensor(0.5), "parts/value": torch.tensor(2)})
+    there = losses.to_tensordict()
+    assert there.batch_size == ()
+    back = DictTensor.from_tensordict(there)
+    assert {key: tensor.item() for key, tensor in back.items()} == {"loss": 0.5, "parts/value": 2}
+
+
 @pytest.mark.parametrize("kind", NAMED)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_tensordict_round_trip_keeps_dtypes(kind, dtype, tensordict):

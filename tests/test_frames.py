@@ -1,5 +1,7 @@
 """Stacks that are rebuilt are those that an environment makes."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -39,25 +41,30 @@ def test_stacks_equal_a_literal_loop(k, shape, device):
         stack = pushed[:, 1:]
 
 
-def test_they_are_those_of_an_environment():
+@pytest.mark.parametrize("life_loss_info", [False, True])
+def test_they_are_those_of_an_environment(life_loss_info):
     pytest.importorskip("ale_py")
     from rlbatch.envs.atari import AtariEnv
 
-    options = {"seed": 1, "num_threads": 1, "max_num_frames_per_episode": 30, "noop_max": 0}
-    stacking = AtariEnv("breakout", 3, stack_num=4, **options)
-    single = AtariEnv("breakout", 3, stack_num=1, **options)
+    limit = 1_000 if life_loss_info else 30  # A life takes about 40 steps.
+    options = {"num_threads": 1, "max_num_frames_per_episode": limit, "noop_max": 0}
+    create = partial(AtariEnv, "breakout", 3, seed=1, life_loss_info=life_loss_info, **options)
+    stacking, single = create(stack_num=4), create(stack_num=1)
     seen, (observation, _) = [stacking.reset()[0]], single.reset()
     frames, begins = [observation["frame"][:, 0]], [observation["initial_state"]]
-    for numbers in np.random.default_rng(0).integers(0, 4, (30, 3)):
+    steps = [observation["episode_length"]]
+    for numbers in np.random.default_rng(0).integers(0, 4, (limit, 3)):
         action = DictTensor({"action": torch.from_numpy(numbers)})
         seen.append(stacking.step(action)[1][0])
         observation = single.step(action)[1][0]
         frames.append(observation["frame"][:, 0])
         begins.append(observation["initial_state"])
-    begins = torch.stack(begins, 1)
+        steps.append(observation["episode_length"])
+    begins, whole = torch.stack(begins, 1), torch.stack(steps, 1) == 0
     assert begins.sum() > 6
+    assert ((begins & ~whole).sum() > 6) == life_loss_info
     before = torch.zeros(3, 3, 84, 84, dtype=torch.uint8)
-    found = stack_frames(torch.stack(frames, 1), begins, before)
+    found = stack_frames(torch.stack(frames, 1), begins & whole, before)
     assert torch.equal(found, torch.stack([one["frame"] for one in seen], 1))
 
 

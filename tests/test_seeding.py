@@ -86,15 +86,23 @@ def test_env_seeds_returns_a_list_as_it_is():
 def test_numpy_integers_are_seeds():
     assert env_seeds(np.int64(7), 3) == env_seeds(7, 3)
     assert seeds_of_run(np.uint32(7), 2, 3) == seeds_of_run(7, 2, 3)
-    assert all(type(seed) is int for seed in env_seeds(np.array([1, 2]).tolist(), 2))
+    assert all(type(seed) is int for seed in env_seeds(np.array([1, 2]), 2))
 
 
 def test_negative_seeds_are_refused():
     with pytest.raises(ValueError, match="^seed: expected an integer >= 0, got -1$"):
         env_seeds(-1, 2)
+    with pytest.raises(ValueError, match="^seed: expected an integer >= 0, got -1$"):
+        env_seeds([1, -1], 2)
     for seeds in (-1, [1, -1], [1, 2, 3, -1]):
-        with pytest.raises(ValueError, match="^seeds: expected integers >= 0, got -1$"):
+        with pytest.raises(ValueError, match="^seeds: expected an integer >= 0, got -1$"):
             process_seeds(seeds, 2)
+
+
+@pytest.mark.parametrize("seed", [1.5, "ab", None, [1, 2.5], np.array([1.0, 2.0])])
+def test_what_is_no_integer_is_refused(seed):
+    with pytest.raises(TypeError, match="^seed: expected an integer, got "):
+        env_seeds(seed, 2)
 
 
 @pytest.mark.parametrize("n_seeds", [0, 1, 3, 5])

@@ -587,6 +587,13 @@ def test_a_runs_folder_names_it(tmp_path, monkeypatch):
     assert folder.name.startswith("ALE-Pong-v5__x__3__")
 
 
+def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(time, "strftime", lambda _: "now")
+    names = [open_folder("x", RunConfig(env_id="a")).name for _ in range(3)]
+    assert names == ["a__x__0__now", "a__x__0__now-2", "a__x__0__now-3"]
+
+
 def test_charts_are_of_the_episodes_that_ended_in_all_iterations():
     steps = TemporalDictTensor(
         {

@@ -223,6 +223,12 @@ class Console:
         level = (logging.INFO, logging.WARNING, logging.ERROR)[int(mode)]
         logging.getLogger("rlbatch.envs.atari").setLevel(level)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "Console: expected no copy of it, whose memory is native, got copy or pickle; "
+            "cloneSystemState and restoreSystemState carry the game over"
+        )
+
     # The game
 
     @staticmethod

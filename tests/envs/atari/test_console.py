@@ -1,5 +1,6 @@
 """`Console` beside `ale_py.ALEInterface`: the same names, meanings and values."""
 
+import copy
 import inspect
 import itertools
 import logging
@@ -62,6 +63,12 @@ def test_has_the_methods_of_ale_py():
 def test_has_the_methods_of_ale_pys_states():
     names = {name for name in dir(ale_py.ALEState) if not name.startswith("_")}
     assert names <= set(dir(ConsoleState))
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_console_is_not_copied(copied):
+    with pytest.raises(TypeError, match="^Console: expected no copy of it"):
+        copied(Console())
 
 
 def test_settings_start_as_in_ale_py():
