@@ -112,6 +112,16 @@ class Config(RunConfig):
     normalize_frames: bool = False
     """Whether images are centred and scaled by what is seen in play at random."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        # Every environment has to have more than n_steps; ends of episodes are kept beside them.
+        least = 2 * self.n_envs * self.n_steps + 1
+        if self.learning_starts < least:
+            raise ValueError(
+                f"learning_starts: expected at least {least} with these n_envs and n_steps, "
+                f"got {self.learning_starts}"
+            )
+
     @property
     def updates_per_iteration(self) -> int:
         """Of the weights."""

@@ -454,3 +454,9 @@ def test_compiled_features_learn_the_same(tmp_path):
     assert results["plain"].keys() == results["compiled"].keys()
     for key, weight in results["plain"].items():
         torch.testing.assert_close(results["compiled"][key], weight, rtol=1e-3, atol=1e-4)
+
+
+def test_a_memory_too_empty_to_draw_from_is_refused():
+    with pytest.raises(ValueError, match="^learning_starts: expected at least 41 with .* got 40$"):
+        small(None, n_steps=5, learning_starts=40)
+    small(None, n_steps=5, learning_starts=41)
