@@ -38,6 +38,8 @@ from rlbatch.errors import (
 from rlbatch.seeding import worker_seeds
 
 _LIVENESS_S = 0.25
+# How long environments and agents may take to close, such as one that writes a video.
+_CLOSE_TIMEOUT_S = 60.0
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
 _CPU = torch.device("cpu")
@@ -303,9 +305,11 @@ class RL_Batcher:
         self._expect(_State.EXECUTING, to="get")
         if not self._collect(self._timeout if timeout is None else timeout, blocking):
             return None, None
+        trajectories = self._store.read(self._autoreset, copy)
+        # Not before: where that is interrupted, `get` may be called again.
         self._n_running = sum(reply.n_running for reply in self._replies)
         self._state = _State.IDLE
-        return self._store.read(self._autoreset, copy), self._n_running
+        return trajectories, self._n_running
 
     def update(self, info: Any) -> None:
         """Gives every agent new weights; returns when all have them.
@@ -342,14 +346,21 @@ class RL_Batcher:
         return [dict(stats) for stats in self._stats]
 
     def close(self) -> None:
-        """Closes environments, agents and processes. May be called twice, and after a failure."""
+        """Closes environments, agents and processes. May be called twice, and after a failure.
+
+        Raises:
+            WorkerError: Closing an environment or an agent failed; the processes have ended.
+            WorkerTimeoutError: It took longer than a minute, or than the batcher's `timeout`, and
+                the processes were killed.
+        """
         if self._state is _State.CLOSED:
             return
         usable = self._state in (_State.NEW, _State.IDLE)
         self._state = _State.CLOSED
         try:
             if usable:
-                self._ask(Command.CLOSE, lambda first, n: ())
+                timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
+                self._ask(Command.CLOSE, lambda first, n: (), min(timeout, _CLOSE_TIMEOUT_S))
         finally:
             self._stop()
             self._store = None
@@ -362,12 +373,17 @@ class RL_Batcher:
 
     # --- Talking to the workers. ---
 
-    def _ask(self, command: Command, arguments: Callable[[int, int], tuple]) -> list[Done]:
+    def _ask(
+        self,
+        command: Command,
+        arguments: Callable[[int, int], tuple],
+        timeout: float | None = None,
+    ) -> list[Done]:
         """Sends a command to all, with arguments by `(first, n_envs)`; returns their answers."""
         try:
             for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
                 worker.send(command, *arguments(first, n))
-            replies = self._gather(self._timeout)
+            replies = self._gather(self._timeout if timeout is None else timeout)
         except BaseException:
             self._fail()
             raise

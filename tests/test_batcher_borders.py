@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, replay_agent
+from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv, GymEnvInf
 from tests.helpers import CountingEnv
 
@@ -236,3 +237,21 @@ def test_the_default_dtype_is_the_callers(n_processes):
             assert batcher.get()[0].trajectories["action/n"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+def test_a_get_that_is_interrupted_may_be_called_again(monkeypatch):
+    with RL_Batcher(2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 1, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        with monkeypatch.context() as patched:
+            patched.setattr(SlotStore, "read", raises(KeyboardInterrupt))
+            with pytest.raises(KeyboardInterrupt):
+                batcher.get()
+        assert batcher.get()[0].trajectories["action/n"].tolist() == [[1, 2]]
+
+
+def raises(error):
+    def interrupted(*_):
+        raise error
+
+    return interrupted

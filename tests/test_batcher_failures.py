@@ -263,6 +263,20 @@ def test_a_stopped_worker_does_not_keep_close_waiting():
     batcher.close()
 
 
+@pytest.mark.parametrize("timeout", [600.0, None])
+def test_an_environment_that_hangs_in_close_is_given_up(timeout, monkeypatch):
+    class Hanging(CountingEnv):
+        def close(self):
+            time.sleep(1000)
+
+    monkeypatch.setattr("rlbatch.batcher._CLOSE_TIMEOUT_S", 0.5)
+    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=timeout)
+    with pytest.raises(WorkerTimeoutError, match="workers 0 .close.") as caught, Timer():
+        batcher.close()
+    assert "in close" in caught.value.child_traceback
+    batcher.close()
+
+
 def test_close_closes_environments_and_agents_once(tmp_path):
     class Noting(CountingEnv):
         def close(self):
