@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import cloudpickle
 import numpy as np
 import torch
+from torch.profiler import record_function
 from torch.utils import _pytree as pytree
 
 from rlbatch._registry import register_environments
@@ -136,6 +137,8 @@ class Worker:
         self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
         self._is_direct = recipe.device.type == "cpu" and self.autoreset and _steps_into(self.env)
+        if os.environ.get("RLBATCH_PROFILE"):
+            self.env, self.agent = _Named("env", self.env), _Named("agent", self.agent)
         self._slots: Any = None  # A SlotWriter, from the first step on.
         self._running = torch.empty(0, dtype=torch.int64)
         self._policy_version = 0
@@ -295,6 +298,28 @@ class Worker:
         version = torch.full_like(self._info["env_id"], self._policy_version)
         state = self._state.prepend_key("agent_state/")
         return self._info + state + DictTensor({"policy_version": version})
+
+
+class _Named:
+    """An environment or agent whose steps have a name in the traces of torch.profiler."""
+
+    def __init__(self, name: str, part: Any):
+        self._name, self._part = f"rlbatch/{name}", part
+
+    def __call__(self, *arguments: Any) -> Any:
+        with record_function(self._name):
+            return self._part(*arguments)
+
+    def step(self, action: DictTensor) -> Any:
+        with record_function(self._name):
+            return self._part.step(action)
+
+    def step_into(self, *arguments: Any) -> None:
+        with record_function(self._name):
+            self._part.step_into(*arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._part, name)
 
 
 def _shallow(tensors: DictTensor) -> DictTensor:

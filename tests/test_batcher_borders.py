@@ -239,6 +239,18 @@ def test_the_default_dtype_is_the_callers(n_processes):
         torch.set_default_dtype(torch.float32)
 
 
+@pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])
+@pytest.mark.parametrize("is_named", [True, False])
+def test_steps_have_names_in_traces_where_asked_for(create_env, is_named, monkeypatch):
+    monkeypatch.setenv("RLBATCH_PROFILE", "1" if is_named else "")
+    with RL_Batcher(4, Rewriter, {}, create_env, {"n_envs": 2}, 0, seeds=0) as batcher:
+        batcher.reset()
+        with torch.profiler.profile() as trace:
+            batcher.execute()
+    named = {one.key: one.count for one in trace.key_averages() if one.key.startswith("rlbatch")}
+    assert named == ({"rlbatch/agent": 4, "rlbatch/env": 4} if is_named else {})
+
+
 def test_a_get_that_is_interrupted_may_be_called_again(monkeypatch):
     with RL_Batcher(2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 1, seeds=0) as batcher:
         batcher.reset()
