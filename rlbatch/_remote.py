@@ -41,7 +41,7 @@ import cloudpickle
 import torch
 
 from rlbatch._registry import registered_environments
-from rlbatch._worker import Command, Failure, Recipe, Slots
+from rlbatch._worker import Command, Failure, Recipe, Slots, check_may_start
 from rlbatch.errors import WorkerError
 
 _SEND_TIMEOUT_S = 60
@@ -63,9 +63,11 @@ class RemoteWorker:
 
     Raises:
         TypeError: The recipe can not be pickled.
+        CallOrderError: A worker is about to start workers, see `check_may_start`.
     """
 
     def __init__(self, recipe: Recipe, number: int):
+        check_may_start()
         self.number = number
         self.first_env = 0
         self.command = Command.START

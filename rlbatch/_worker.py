@@ -32,7 +32,7 @@ from torch.utils import _pytree as pytree
 from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
-from rlbatch.errors import DeviceMismatchError, EnvContractError
+from rlbatch.errors import CallOrderError, DeviceMismatchError, EnvContractError
 from rlbatch.seeding import WorkerSeeds
 
 _WATCH_EVERY_S = 0.5
@@ -463,8 +463,7 @@ def main(connection: Connection, dump_descriptor: int) -> None:
     command = Command.START
     is_parent_gone = False
     try:
-        recipe, environments = cloudpickle.loads(_received(connection))
-        register_environments(environments)
+        recipe = _load(_received(connection))
         torch.set_num_threads(recipe.num_threads)
         torch.set_default_dtype(recipe.default_dtype)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
@@ -496,6 +495,33 @@ def main(connection: Connection, dump_descriptor: int) -> None:
         if is_parent_gone:  # Nobody else ends what environments have started.
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
+
+
+def check_may_start() -> None:
+    """Keeps workers from starting workers that start workers.
+
+    Raises:
+        CallOrderError: This is a worker that imports what it is made from, and one of these modules
+            makes a batcher when it is imported.
+    """
+    if _is_loading:
+        raise CallOrderError(
+            "RL_Batcher: expected modules that make none when they are imported, as workers import "
+            "them too, got one that does; put it into a function, or under "
+            "if __name__ == '__main__'"
+        )
+
+
+_is_loading = False
+
+
+def _load(payload: bytes) -> Recipe:
+    global _is_loading
+    _is_loading = True
+    recipe, environments = cloudpickle.loads(payload)
+    register_environments(environments)
+    _is_loading = False
+    return recipe
 
 
 class _ParentGone(Exception):  # noqa: N818 - no error

@@ -516,6 +516,27 @@ def test_a_worker_error_in_a_script_holds_one_chain_of_tracebacks(tmp_path):
     assert "During handling" not in err
 
 
+def test_a_module_that_makes_a_batcher_when_it_is_imported_is_refused(tmp_path):
+    """Its functions are found by name, so every worker imports it, and would start workers."""
+    (tmp_path / "module.py").write_text(
+        SCRIPT.replace("create_env = lambda seed:", "def create_env(seed): return")
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", "import module"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert run.returncode == 1
+    assert run.stdout.splitlines() == ["main"] * len(run.stdout.splitlines())
+    assert 2 <= len(run.stdout.splitlines()) <= 3  # The caller and at most both workers.
+    assert "WorkerError: worker " in run.stderr
+    assert "CallOrderError" in run.stderr.rstrip().splitlines()[-1]
+
+
 def test_batchers_are_independent():
     with make_batcher(1) as first, make_batcher(1) as second:
         assert isinstance(second, RL_Batcher)
