@@ -34,7 +34,7 @@ def check_tensors(variables: Tensors, n_common: int) -> None:
         batch_size = common[0]
         # Every tensor of a rollout passes here; calling check_like would take half as long again.
         for other, tensor in items:
-            if isinstance(tensor, Tensor) and tensor.device == device:
+            if type(other) is str and isinstance(tensor, Tensor) and tensor.device == device:
                 shape = tensor.shape
                 if shape and shape[0] == batch_size and (n_common == 1 or shape[:2] == common):
                     continue
@@ -66,7 +66,7 @@ def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
         ShapeError: It has other leading dimensions.
         DeviceMismatchError: It is on another device.
     """
-    if isinstance(tensor, Tensor) and tensor.device == like.device:
+    if type(key) is str and isinstance(tensor, Tensor) and tensor.device == like.device:
         found, wanted = tensor.shape, like.shape  # Slicing both takes longer than all the rest.
         if (
             found
@@ -79,11 +79,13 @@ def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
 
 
 def check_is_tensor(key: str, value: Any) -> None:
-    """Checks a type.
+    """Checks the types of a key and its value.
 
     Raises:
-        TypeError: It is not a tensor.
+        TypeError: It is no string, or the value no tensor.
     """
+    if not isinstance(key, str):
+        raise TypeError(f"{key!r}: expected a string as the key, got {type(key).__name__}")
     if not isinstance(value, Tensor):
         raise TypeError(f"{key}: expected a tensor, got {type(value).__name__}")
 

@@ -20,7 +20,13 @@ from rlbatch.errors import (
 Index = torch.Tensor | int | list[int]
 
 # torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+_SIGNED = {
+    torch.uint16: torch.int16,
+    torch.uint32: torch.int32,
+    torch.uint64: torch.int64,
+    torch.float8_e4m3fn: torch.int8,
+    torch.float8_e5m2: torch.int8,
+}
 
 
 class NamedTensors:
@@ -45,6 +51,9 @@ class NamedTensors:
     def items(self) -> ItemsView[str, torch.Tensor]:
         """Returns pairs of key and tensor."""
         return self.variables.items()
+
+    def __copy__(self) -> Self:
+        return self._map(lambda tensor: tensor)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.variables)
@@ -315,16 +324,16 @@ def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     # index_select copies whole rows; tensor[rows] goes element by element, and is up to 30 times
     # as slow on the CPU where a row is an image.
     if tensor.dtype in _SIGNED:
-        return signed(tensor).index_select(0, rows).view(tensor.dtype)
+        return _signed(tensor).index_select(0, rows).view(tensor.dtype)
     return tensor.index_select(0, rows)
 
 
 def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-    """Writes values [N, ...] into some of the rows."""
-    signed(tensor)[rows] = signed(values)
+    """Writes values [N, ...] into some of the rows; none of the numbers may be negative."""
+    _signed(tensor).index_copy_(0, rows.long(), _signed(values))
 
 
-def signed(tensor: torch.Tensor) -> torch.Tensor:
+def _signed(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the same bytes in a dtype that PyTorch can index."""
     dtype = _SIGNED.get(tensor.dtype)
     return tensor.view(dtype) if dtype else tensor

@@ -7,12 +7,15 @@ registered there has to be brought along.
 from __future__ import annotations
 
 import contextlib
-import copy
 import sys
+import types
 import warnings
-from typing import cast
+from collections.abc import Iterator
+from typing import Any
 
 import cloudpickle
+
+_SCRIPT = ("__main__", "__mp_main__")  # The latter in a child that multiprocessing has spawned.
 
 
 def registered_environments() -> list[bytes]:
@@ -23,17 +26,22 @@ def registered_environments() -> list[bytes]:
     if "gymnasium" not in sys.modules:
         return []
     import gymnasium
-    from gymnasium.envs.registration import EnvCreator, load_env_creator
 
     specs = []
     for spec in list(gymnasium.registry.values()):
         with contextlib.suppress(Exception):
-            point = spec.entry_point
-            if isinstance(point, str) and point.startswith("__main__:"):
-                spec = copy.copy(spec)  # That is another module over there.
-                spec.entry_point = cast(EnvCreator, load_env_creator(point))
-            specs.append(cloudpickle.dumps(spec))
+            named = {name: getattr(sys.modules[name[0]], name[1]) for name in _names(spec)}
+            specs.append(cloudpickle.dumps((spec, named)))
     return specs
+
+
+def _names(spec: Any) -> Iterator[tuple[str, str]]:
+    """Yields what in the script, which is another module over there, a spec has names for."""
+    wrappers = (wrapper.entry_point for wrapper in spec.additional_wrappers)
+    for entry_point in (spec.entry_point, spec.vector_entry_point, *wrappers):
+        module, _, name = str(entry_point).partition(":")
+        if module in _SCRIPT:
+            yield module, name
 
 
 def register_environments(specs: list[bytes]) -> None:
@@ -46,5 +54,7 @@ def register_environments(specs: list[bytes]) -> None:
     warnings.filterwarnings("ignore", ".*Overriding environment .* already in registry")
     for pickled in specs:
         with contextlib.suppress(Exception):  # It is missed where it is made, and named there.
-            spec = cloudpickle.loads(pickled)
+            spec, named = cloudpickle.loads(pickled)
+            for (module, name), value in named.items():
+                setattr(sys.modules.setdefault(module, types.ModuleType(module)), name, value)
             gymnasium.registry[spec.id] = spec

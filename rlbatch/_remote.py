@@ -50,7 +50,7 @@ _DUMP_WAIT_S = 0.3
 _BOOT = (
     "import sys; from multiprocessing.connection import Connection; "
     "c = Connection(int(sys.argv[1])); sys.path[:] = c.recv(); "
-    "from rlbatch._worker import main; main(c, int(sys.argv[2]))"
+    "from rlbatch._worker import main; main(c, int(sys.argv[2]), int(sys.argv[3]))"
 )
 
 
@@ -81,7 +81,7 @@ class RemoteWorker:
         descriptors = (theirs.fileno(), self._dump.fileno())
         self._process = subprocess.Popen(
             # -P: modules are looked for where the parent looks, not in the current folder.
-            [sys.executable, "-P", "-c", _BOOT, *map(str, descriptors)],
+            [sys.executable, "-P", "-c", _BOOT, *map(str, (*descriptors, os.getpid()))],
             pass_fds=descriptors,
             process_group=0,
             stdin=subprocess.DEVNULL,
@@ -91,18 +91,33 @@ class RemoteWorker:
         self._guarded(self.connection.send, sys.path)
         self._guarded(self.connection.send_bytes, payload)
 
-    def send(self, command: Command, *arguments: Any) -> None:
-        """Sends a command.
+    def send(self, command: Command, packed: bytes) -> None:
+        """Sends a command that has been packed.
 
         Raises:
             WorkerError: The process is gone or does not read.
         """
         self.command = command
+        self._guarded(self.connection.send_bytes, packed)
+
+    @staticmethod
+    def pack(command: Command, *arguments: Any) -> bytes:
+        """Returns what to send; good for every worker.
+
+        Raises:
+            TypeError: An argument can not be pickled.
+        """
         message = (command, arguments)
         # Most carry nothing, and then a pickler for everything takes longer than the pipe.
-        is_plain = all(argument is None for argument in arguments)
-        payload = pickle.dumps(message) if is_plain else dumps(message, torch.device("cpu"))
-        self._guarded(self.connection.send_bytes, payload)
+        if all(argument is None for argument in arguments):
+            return pickle.dumps(message)
+        try:
+            return dumps(message, torch.device("cpu"))
+        except Exception as error:
+            raise TypeError(
+                f"{command.value}: expected something that can be pickled, got {arguments[0]!r}: "
+                f"{error}"
+            ) from error
 
     def send_slots(self, slots: Slots, descriptor: int | None) -> None:
         """Answers NeedSlots; a CPU block goes as a file descriptor."""
@@ -221,6 +236,10 @@ def stacks_of(workers: list[RemoteWorker]) -> str:
 
 
 def _pickled(recipe: Recipe) -> bytes:
+    # The script, in a child that multiprocessing has spawned; nobody else finds it by name.
+    script = sys.modules.get("__mp_main__")
+    if script is not None and script.__name__ == "__mp_main__":
+        cloudpickle.register_pickle_by_value(script)
     try:
         return dumps((recipe, registered_environments()), recipe.device)
     except Exception:

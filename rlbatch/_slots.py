@@ -19,20 +19,23 @@ from __future__ import annotations
 import mmap
 import os
 import tempfile
-from collections.abc import KeysView
+from collections.abc import Callable, KeysView
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
-from rlbatch._named_tensors import signed
+from rlbatch._named_tensors import put_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import ShapeError, SharedMemoryError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
+
+# For how many steps views of the slots are kept, which take some 10 KB each.
+_MOST_KEPT = 1000
 
 Arrays = dict[str, np.ndarray]
 
@@ -205,7 +208,7 @@ class SlotWriter:
             if running is None:
                 target.copy_(tensor)
             else:
-                signed(target).index_copy_(0, running, signed(tensor))
+                put_rows(target, running, tensor)
 
     def write(
         self,
@@ -244,7 +247,7 @@ class SlotWriter:
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
             check_same_rows(f"storage: {key}", value, row, n_common=1)
-            signed(row).index_copy_(0, running, signed(value))
+            put_rows(row, running, value)
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
         """Returns where a step may be written by the environment itself, on a CPU.
@@ -254,15 +257,16 @@ class SlotWriter:
             the end of the slot of a buffer of their own; and the latter as tensors. All [n_envs,
             ...], and views.
         """
-        if t not in self._direct_at:
-            keys = self._observation_keys
-            after = {key: self.steps[f"_observation/{key}"][:, t] for key in keys}
-            if t + 1 < self.n_timesteps:
-                following = {key: self.steps[f"observation/{key}"][:, t + 1] for key in keys}
-            else:
-                following = {key: torch.empty_like(row) for key, row in after.items()}
-            self._direct_at[t] = _arrays(after), _arrays(following), DictTensor(following)
-        return self._direct_at[t]
+        return self._kept(self._direct_at, t, self._make_direct)
+
+    def _make_direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
+        keys = self._observation_keys
+        after = {key: self.steps[f"_observation/{key}"][:, t] for key in keys}
+        if t + 1 < self.n_timesteps:
+            following = {key: self.steps[f"observation/{key}"][:, t + 1] for key in keys}
+        else:
+            following = {key: torch.empty_like(row) for key, row in after.items()}
+        return _arrays(after), _arrays(following), DictTensor(following)
 
     def write_observation(self, t: int, observation: DictTensor) -> None:
         """Writes `observation/...` alone, for a step that is written directly; see `write`."""
@@ -286,10 +290,19 @@ class SlotWriter:
             self.lengths[running] = length
 
     def _rows(self, t: int) -> list[torch.Tensor]:
-        """Returns the views of a step, made once: making them costs more than writing them."""
-        if t not in self._rows_at:
-            self._rows_at[t] = [tensor[:, t] for tensor in self.steps.values()]
-        return self._rows_at[t]
+        return self._kept(self._rows_at, t, self._make_rows)
+
+    def _make_rows(self, t: int) -> list[torch.Tensor]:
+        return [tensor[:, t] for tensor in self.steps.values()]
+
+    def _kept(self, kept: dict[int, Any], t: int, make: Callable[[int], Any]) -> Any:
+        """Returns the views of a step, mostly made once: that costs more than writing them."""
+        if t in kept:
+            return kept[t]
+        views = make(t)
+        if t < _MOST_KEPT:
+            kept[t] = views
+        return views
 
     def history(self, running: torch.Tensor | None, t: int) -> TemporalDictTensor:
         """Returns the steps before `t` of the environments that run, [N, t, ...]."""

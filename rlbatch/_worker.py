@@ -365,7 +365,7 @@ class LocalWorker:
 
     Exceptions are raised as they are, where they happen, so that a debugger finds them. The
     global random generators are the worker's own while it works: it draws what a process of its
-    own would draw, and the caller's draws are not disturbed.
+    own would draw, and the caller's draws are not disturbed; not so where several threads do this.
 
     Args:
         recipe: What to make the worker from. The agent's arguments are copied, as they would be
@@ -379,17 +379,24 @@ class LocalWorker:
         self._generators: Any = None
         self._is_closed = False
         self._device = recipe.device
-        with self._own_generators():
+        with self._as_in_a_process():
             recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
             self._worker = Worker(recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
-    def send(self, command: Command, *arguments: Any) -> None:
-        """Carries out a command, before it returns."""
+    @staticmethod
+    def pack(command: Command, *arguments: Any) -> tuple:
+        """Returns arguments as they would arrive in a process: what is not the caller's own.
+
+        Raises:
+            TypeError: One can not be copied.
+        """
+        return pytree.tree_map(_copy, arguments) if command is Command.UPDATE else arguments
+
+    def send(self, command: Command, arguments: tuple) -> None:
+        """Carries out a command that has been packed, before it returns."""
         self._is_closed |= command is Command.CLOSE
-        if command is Command.UPDATE:  # As it would arrive in a process: not the caller's own.
-            arguments = pytree.tree_map(_copy, arguments)
-        with self._own_generators():
+        with self._as_in_a_process():
             n_running = getattr(self._worker, command.value)(*arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
 
@@ -409,12 +416,13 @@ class LocalWorker:
                 self._worker.close()
 
     @contextlib.contextmanager
-    def _own_generators(self) -> Iterator[None]:
+    def _as_in_a_process(self) -> Iterator[None]:
         callers = _get_generators(self._device)
         if self._generators is not None:
             _set_generators(self._generators)
         try:
-            yield
+            with torch.inference_mode(False):
+                yield
         finally:
             self._generators = _get_generators(self._device)
             _set_generators(callers)
@@ -449,28 +457,29 @@ def _set_generators(states: tuple) -> None:
 # --- In a process of its own. See NOTE [ worker shutdown ] in _remote.py. ---
 
 
-def main(connection: Connection, dump_descriptor: int) -> None:
+def main(connection: Connection, dump_descriptor: int, parent: int) -> None:
     """Serves commands until the parent says so, fails, or is gone.
 
     Args:
         connection: To the parent.
         dump_descriptor: Of a file; a signal makes the process write its stacks there.
+        parent: The parent's process; it may have ended while this one imported what it needs.
     """
     faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
     _let_parent_go_on()
-    _end_with_parent()
+    _end_with(parent)
     worker: Worker | None = None
     command = Command.START
     is_parent_gone = False
     try:
-        recipe = _load(_received(connection))
+        recipe = _load_recipe(_received(connection))
         torch.set_num_threads(recipe.num_threads)
         torch.set_default_dtype(recipe.default_dtype)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
         _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:
             started = time.perf_counter()
-            command, arguments = cloudpickle.loads(_received(connection))
+            command, arguments = _load(_received(connection))
             worker.stats["wait_s"] += time.perf_counter() - started
             n_running = getattr(worker, command.value)(*arguments)
             if recipe.device.type == "cuda":
@@ -515,13 +524,26 @@ def check_may_start() -> None:
 _is_loading = False
 
 
-def _load(payload: bytes) -> Recipe:
+@contextlib.contextmanager
+def _loading() -> Iterator[None]:
     global _is_loading
     _is_loading = True
-    recipe, environments = cloudpickle.loads(payload)
-    register_environments(environments)
-    _is_loading = False
+    try:
+        yield
+    finally:
+        _is_loading = False
+
+
+def _load_recipe(payload: bytes) -> Recipe:
+    with _loading():
+        recipe, environments = cloudpickle.loads(payload)
+        register_environments(environments)
     return recipe
+
+
+def _load(payload: bytes) -> tuple[Command, tuple]:
+    with _loading():
+        return cloudpickle.loads(payload)
 
 
 class _ParentGone(Exception):  # noqa: N818 - no error
@@ -576,13 +598,16 @@ def _let_parent_go_on() -> None:
             os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with_parent() -> None:
+def _end_with(parent: int) -> None:
     """Ends this process soon after its parent, even inside a step that never returns."""
-    parent = os.getppid()
+    # Another than the parent, where that has ended already, or where a launcher is between.
+    above = os.getppid()
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(_WATCH_EVERY_S)
+        with contextlib.suppress(ProcessLookupError):
+            while os.getppid() == above:
+                os.kill(parent, 0)  # Does nothing but ask whether it is there.
+                time.sleep(_WATCH_EVERY_S)
         os.killpg(0, signal.SIGKILL)  # With all that environments have started.
 
     threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()

@@ -81,8 +81,15 @@ class RL_Agent:
         Returns:
             The output and the new state, both [B, ...]. Every key of the output is stored in the
             trajectory; the environment reads `action` (or `action/...`).
+
+        Raises:
+            NotImplementedError: The agent does not define this method.
         """
-        raise NotImplementedError
+        name = type(self).__name__
+        raise NotImplementedError(
+            f"__call__: expected {name} to define it, got a call (that of nn.Module, which calls "
+            "forward, comes first where it is the first base)"
+        )
 
     def update(self, info: Any) -> None:
         """Takes over what was given to `RL_Batcher.update`, usually a model's `state_dict`.

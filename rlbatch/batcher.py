@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import weakref
@@ -11,6 +12,7 @@ from functools import partial
 from multiprocessing.connection import wait
 from typing import Any, Literal, Self, overload
 
+import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows
@@ -142,6 +144,8 @@ class RL_Batcher:
             ("n_timesteps", n_timesteps, 1),
             ("n_processes", n_processes, 0),
         ):
+            if not isinstance(value, (int, np.integer)):
+                raise TypeError(f"{name}: expected an integer, got {value!r}")
             if value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
         self._n_timesteps, self._timeout = n_timesteps, timeout
@@ -224,13 +228,12 @@ class RL_Batcher:
         """
         self._expect(_State.NEW, _State.IDLE, to="reset")
         infos = [self._rows("agent_info", agent_info), self._rows("env_info", env_info)]
-        self._n_running = sum(
-            reply.n_running
-            for reply in self._ask(
-                Command.RESET,
-                lambda first, n: (*(info.slice(first, first + n).clone() for info in infos), first),
-            )
-        )
+        packed = []
+        for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
+            rows = (info.slice(first, first + n).clone() for info in infos)
+            packed.append(worker.pack(Command.RESET, *rows, first))
+        replies = self._ask(Command.RESET, packed, self._timeout)
+        self._n_running = sum(reply.n_running for reply in replies)
         self._state = _State.IDLE
 
     def execute(self, agent_info: DictTensor | None = None) -> None:
@@ -238,7 +241,7 @@ class RL_Batcher:
 
         Args:
             agent_info: [n_elems(), ...] on the CPU, in the place of the one given to `reset`; rows
-                of environments that do not run are not used. None to keep it.
+                of environments that do not run are not used. None or empty to keep it.
 
         Raises:
             CallOrderError: Before `reset`, before the `get` of an `execute`, when no environment
@@ -249,13 +252,15 @@ class RL_Batcher:
         self._expect(_State.IDLE, to="execute")
         if not self._n_running:
             raise CallOrderError("execute: expected a running environment, all have ended; reset")
-        info = None if agent_info is None else self._rows("agent_info", agent_info)
+        _check_is_dicttensor("agent_info", agent_info)
+        keeps = agent_info is None or agent_info.empty()
+        info = None if keeps else self._rows("agent_info", agent_info)
         self._replies = [None] * len(self._workers)
         try:
             self._finish_reading()
             for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
                 rows = None if info is None else info.slice(first, first + n).clone()
-                worker.send(Command.EXECUTE, rows)
+                worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows))
             self._state = _State.EXECUTING
             if self._store is None:
                 self._hand_out_slots()
@@ -322,14 +327,16 @@ class RL_Batcher:
 
         Raises:
             CallOrderError: After `close` or a failure.
+            TypeError: It can not be copied into a process.
             WorkerError: A worker failed.
         """
         self._expect(_State.NEW, _State.IDLE, _State.EXECUTING, to="update")
         if self._state is _State.EXECUTING:
             self._collect(self._timeout, blocking=True)
-        self._policy_version += 1
-        version = self._policy_version
-        self._ask(Command.UPDATE, lambda first, n: (info, version))
+        version = self._policy_version + 1
+        packed = self._workers[0].pack(Command.UPDATE, info, version)
+        self._ask(Command.UPDATE, [packed] * len(self._workers), self._timeout)
+        self._policy_version = version
 
     @property
     def policy_version(self) -> int:
@@ -348,6 +355,9 @@ class RL_Batcher:
     def close(self) -> None:
         """Closes environments, agents and processes. May be called twice, and after a failure.
 
+        In the middle of an acquisition, and where a batcher is forgotten instead of closed, they
+        have two seconds for that.
+
         Raises:
             WorkerError: Closing an environment or an agent failed; the processes have ended.
             WorkerTimeoutError: It took longer than a minute, or than the batcher's `timeout`, and
@@ -356,11 +366,15 @@ class RL_Batcher:
         if self._state is _State.CLOSED:
             return
         usable = self._state in (_State.NEW, _State.IDLE)
+        if self._state is _State.EXECUTING:
+            with contextlib.suppress(WorkerError):  # Nobody has asked what it acquired.
+                usable = self._collect(None, blocking=False)
         self._state = _State.CLOSED
         try:
             if usable:
+                packed = [worker.pack(Command.CLOSE) for worker in self._workers]
                 timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
-                self._ask(Command.CLOSE, lambda first, n: (), min(timeout, _CLOSE_TIMEOUT_S))
+                self._ask(Command.CLOSE, packed, min(timeout, _CLOSE_TIMEOUT_S))
         finally:
             self._stop()
             self._store = None
@@ -373,17 +387,12 @@ class RL_Batcher:
 
     # --- Talking to the workers. ---
 
-    def _ask(
-        self,
-        command: Command,
-        arguments: Callable[[int, int], tuple],
-        timeout: float | None = None,
-    ) -> list[Done]:
-        """Sends a command to all, with arguments by `(first, n_envs)`; returns their answers."""
+    def _ask(self, command: Command, packed: list[Any], timeout: float | None) -> list[Done]:
+        """Sends a command to all, packed for each of them; returns their answers."""
         try:
-            for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
-                worker.send(command, *arguments(first, n))
-            replies = self._gather(self._timeout if timeout is None else timeout)
+            for worker, arguments in zip(self._workers, packed, strict=True):
+                worker.send(command, arguments)
+            replies = self._gather(timeout)
         except BaseException:
             self._fail()
             raise
@@ -437,6 +446,7 @@ class RL_Batcher:
 
     # --- Memory. ---
 
+    @torch.inference_mode(False)  # The slots are written and read in any mode.
     def _hand_out_slots(self) -> None:
         """Answers the workers, which now know what they store; waits for the slowest first step."""
         if self._workers[0].connection is None:

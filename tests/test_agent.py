@@ -283,6 +283,15 @@ def walk(agent):
     agent.all_at_once(trajectories_on(META))
 
 
+def test_an_agent_without_a_call_says_so():
+    class Module(RL_Agent, torch.nn.Module):
+        def forward(self, *arguments):
+            return arguments
+
+    with pytest.raises(NotImplementedError, match="^__call__: expected Module to define it"):
+        Module()(DictTensor(), observation("cpu"), DictTensor())
+
+
 @pytest.mark.parametrize(
     ("wrong", "stage", "where"),
     [

@@ -427,6 +427,8 @@ def test_calls_out_of_order_say_so():
 def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
     for changes, error, match in (
         ({"n_timesteps": 0}, ValueError, "n_timesteps: expected at least 1, got 0"),
+        ({"n_timesteps": 1e1}, TypeError, "n_timesteps: expected an integer, got 10.0"),
+        ({"n_processes": 1.0}, TypeError, "n_processes: expected an integer, got 1.0"),
         ({"n_processes": -1}, ValueError, "n_processes: expected at least 0, got -1"),
         ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
         ({"seeds": -1}, ValueError, "seeds: expected an integer >= 0, got -1"),

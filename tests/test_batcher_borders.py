@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import subprocess
 import sys
 import time
@@ -193,11 +194,19 @@ class Mine(CartPoleEnv):
 gymnasium.register("Mine-v0", Mine, max_episode_steps=3)
 gymnasium.register("Named-v0", "__main__:Mine", max_episode_steps=3)
 gymnasium.register("CartPole-v1", Mine, max_episode_steps=3)
+class Cut(gymnasium.wrappers.TimeLimit):
+    pass
+gymnasium.register("Wrapped-v0", Mine, additional_wrappers=(Cut.wrapper_spec(max_episode_steps=3),))
+def create_vector(num_envs, **_):
+    return gymnasium.vector.SyncVectorEnv([lambda: gymnasium.make("Mine-v0")] * num_envs)
+gymnasium.register("Vector-v0", vector_entry_point="__main__:create_vector")
 gymnasium.register("Unpicklable-v0", lambda lock=threading.Lock(): None)
 def create_env(env_id, seed):
     import ale_py  # Registers its games again.
+    if env_id == "Vector-v0":
+        return GymEnv(gymnasium.make_vec(env_id, num_envs=1), seed)
     return GymEnv([gymnasium.make(env_id)], seed)
-for env_id in ("Mine-v0", "Named-v0", "CartPole-v1", "ALE/Pong-v5"):
+for env_id in ("Mine-v0", "Named-v0", "CartPole-v1", "Wrapped-v0", "Vector-v0", "ALE/Pong-v5"):
     with RL_Batcher(9, Rewriter, {}, create_env, {"env_id": env_id}, 1, seeds=0) as batcher:
         batcher.reset()
         batcher.execute()
@@ -209,7 +218,7 @@ def test_what_a_script_registers_with_gymnasium_is_known_in_processes():
     pytest.importorskip("ale_py")
     command = [sys.executable, "-c", REGISTERING]
     run = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert run.stdout.split() == ["[3]", "[3]", "[3]", "[9]"], run.stderr
+    assert run.stdout.split() == ["[3]"] * 5 + ["[9]"], run.stderr
     assert run.stderr.count("UserWarning") == 1, run.stderr  # By the script.
 
 
@@ -267,3 +276,87 @@ def raises(error):
         raise error
 
     return interrupted
+
+
+SPAWNING = """
+import multiprocessing
+import gymnasium
+from gymnasium.envs.classic_control import CartPoleEnv
+from rlbatch import RL_Batcher
+from rlbatch.envs import GymEnv
+from tests.test_batcher_borders import Rewriter
+class Mine(CartPoleEnv):
+    pass
+gymnasium.register("Mine-v0", "__mp_main__:Mine", max_episode_steps=3)
+def create_env(seed):
+    return GymEnv([Mine(), gymnasium.make("Mine-v0").unwrapped], seed)
+def work():
+    with RL_Batcher(2, Rewriter, {}, create_env, {}, 1, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        print(batcher.get()[0].trajectories.lengths.tolist())
+if __name__ == "__main__":
+    process = multiprocessing.get_context("spawn").Process(target=work)
+    process.start()
+    process.join()
+"""
+
+
+def test_a_script_may_use_a_batcher_in_a_child_that_is_spawned(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SPAWNING)
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    run = subprocess.run(
+        [sys.executable, str(script)], env=environment, capture_output=True, text=True, check=False
+    )
+    assert run.stdout == "[2, 2]\n", run.stderr
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])
+def test_the_first_slot_may_be_acquired_in_inference_mode(n_processes, create_env):
+    with RL_Batcher(2, Rewriter, {}, create_env, {"n_envs": 1}, n_processes, seeds=0) as batcher:
+        with torch.inference_mode():
+            batcher.reset()
+            batcher.execute()
+            batcher.get()
+        for copy in (True, False):
+            batcher.execute()
+            found = batcher.get(copy=copy)[0].trajectories
+            assert not found["action/n"].is_inference()
+        assert found["action/n"].tolist() == [[5, 6]]
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_update_that_can_not_be_copied_changes_nothing(n_processes):
+    with RL_Batcher(
+        2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+    ) as batcher:
+        with pytest.raises(TypeError, match="generator"):
+            batcher.update(weight for weight in range(3))
+        assert batcher.policy_version == 0
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[0].info["policy_version"].tolist() == [0]
+
+
+def test_an_empty_agent_info_keeps_the_one_before():
+    info = DictTensor({"epsilon": torch.zeros(1)})
+    with RL_Batcher(
+        2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0, agent_info=info
+    ) as batcher:
+        batcher.reset(agent_info=DictTensor({"epsilon": torch.ones(1)}))
+        batcher.execute(agent_info=DictTensor())
+        assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [1]
+
+
+def test_views_are_kept_for_some_steps_only(monkeypatch):
+    monkeypatch.setattr("rlbatch._slots._MOST_KEPT", 3)
+    for create_env in (cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)):
+        with RL_Batcher(5, Rewriter, {}, create_env, {"n_envs": 1}, 0, seeds=0) as batcher:
+            batcher.reset()
+            batcher.execute()
+            assert batcher.get()[0].trajectories["action/n"].tolist() == [[1, 2, 3, 4, 5]]
+            slots = batcher._workers[0]._worker._slots
+            assert len(slots._rows_at) == 3
+            assert len(slots._direct_at) in (0, 2)  # The first step came before the slots.

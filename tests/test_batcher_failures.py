@@ -277,6 +277,19 @@ def test_an_environment_that_hangs_in_close_is_given_up(timeout, monkeypatch):
     batcher.close()
 
 
+def test_close_waits_for_environments_though_nobody_asked_for_the_last_slot(tmp_path):
+    class Slow(CountingEnv):
+        def close(self):
+            time.sleep(3)  # Longer than what is killed has.
+            (tmp_path / "closed").touch()
+
+    with make_batcher(1, create_env=lambda seed: Slow([9]), env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        time.sleep(0.5)
+    assert (tmp_path / "closed").exists()
+
+
 def test_close_closes_environments_and_agents_once(tmp_path):
     class Noting(CountingEnv):
         def close(self):
@@ -460,6 +473,38 @@ def test_workers_end_when_the_script_is_killed(tmp_path):
     assert err == ""
 
 
+def test_workers_end_when_the_script_is_killed_while_they_start(tmp_path):
+    script = tmp_path / "script.py"
+    ending = """
+    def create_env(seed):
+        time.sleep(1000)
+    import os, threading
+    from rlbatch._remote import RemoteWorker
+    made = RemoteWorker.__init__
+    def noted(self, *arguments):
+        made(self, *arguments)
+        print(self._process.pid, flush=True)
+        os.kill(os.getpid(), 9)
+    RemoteWorker.__init__ = noted
+    batcher.close()
+    RL_Batcher(5, Zero, {}, create_env, {}, 1, 0)
+    """
+    script.write_text(SCRIPT + textwrap.dedent(ending))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.wait(60) == -signal.SIGKILL
+    pid = int([process.stdout.readline() for _ in range(3)][-1])
+    process.stdout.close()
+    # It imports first what it needs, for seconds, and then sees that it is alone.
+    for _ in range(4):
+        time.sleep(SOON_S)
+        if not alive(pid):
+            break
+    assert not alive(pid)
+
+
 def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_path):
     ending = """
     class Stuck(GymEnvInf):
@@ -472,7 +517,8 @@ def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_
     )
     batcher.reset()
     for worker in batcher._workers:
-        worker.send(__import__("rlbatch._worker")._worker.Command.EXECUTE, None)
+        command = __import__("rlbatch._worker")._worker.Command.EXECUTE
+        worker.send(command, worker.pack(command, None))
     print("ready", *(worker._process.pid for worker in batcher._workers), flush=True)
     time.sleep(1000)
     """

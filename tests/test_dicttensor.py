@@ -4,6 +4,7 @@
 `_changes` (set, add, copy_), `_time`, `_interop` (pytrees, processes, tensordict).
 """
 
+import copy
 import math
 
 import numpy as np
@@ -489,3 +490,33 @@ def test_masked_tensors_refuse_what_does_not_fit():
         masked_tensor(torch.tensor(1), torch.tensor(1), torch.tensor(True))
     with pytest.raises(ShapeError, match=r"^tensor1: expected shape \(2,\), got \(3,\)$"):
         masked_tensor(torch.zeros(2), torch.zeros(3), torch.zeros(2))
+
+
+def test_keys_are_strings():
+    rows = torch.zeros(2)
+    with pytest.raises(TypeError, match="^0: expected a string as the key, got int$"):
+        DictTensor({0: rows})
+    with pytest.raises(TypeError, match="^1: expected a string as the key, got int$"):
+        DictTensor({"a": rows, 1: rows})
+    with pytest.raises(TypeError, match="^1: expected a string as the key, got int$"):
+        DictTensor({"a": rows}).set(1, rows)
+
+
+def test_rows_are_not_written_past_an_end():
+    for row in (-5, 3):
+        with pytest.raises(IndexError):
+            DictTensor({"a": torch.zeros(3)}).copy_(
+                DictTensor({"a": torch.ones(3)}), torch.tensor([0]), torch.tensor([row])
+            )
+
+
+def test_a_copy_has_keys_of_its_own():
+    for container in (DictTensor({"a": torch.zeros(2, 1)}), make_temporal()):
+        copied = copy.copy(container)
+        copied.set("z", torch.zeros(2, 1))
+        assert "z" not in container
+        assert copied["a"] is container["a"]
+
+
+def make_temporal():
+    return TemporalDictTensor({"a": torch.zeros(2, 1)}, torch.tensor([1, 0]))

@@ -307,13 +307,20 @@ def _check_list(envs: list[Any]) -> None:
 
 
 def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) -> np.ndarray:
-    """Returns a leaf of what environments have returned as one array [n, *leaf.shape]."""
+    """Returns a leaf of what environments have returned as one array [n, *leaf.shape].
+
+    Raises:
+        ShapeError: A value is of another shape than its space.
+        DtypeMismatchError: A value is no number, or a float where its space is not.
+    """
     n = len(values)
     try:
         parts = [leaf.of(value) for value in values] if leaf.path else values
         if leaf.shape:  # Three times as fast as np.stack.
             array = np.concatenate(parts)
             _check(key, leaf, array, (n * leaf.shape[0], *leaf.shape[1:]))
+            if len(set(map(len, parts))) > 1:  # Where one is as much too long as another too short.
+                raise ShapeError(f"{key}: expected one shape, got several")
         else:
             array = np.array(parts)
             _check(key, leaf, array, (n,))

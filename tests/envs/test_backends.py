@@ -236,6 +236,15 @@ class Returns(CountingGym):
         return super()._observe() if self.t <= self.first else self.value
 
 
+def test_observations_that_are_too_long_and_too_short_are_refused():
+    longer, shorter = (Returns(np.zeros(n, np.int64), first=1) for n in (4, 2))
+    env = GymEnv([CountingGym(), longer, shorter])
+    env.reset()
+    with pytest.raises(ShapeError, match=r"frame: expected shape \(3,\), got \(4,\)") as caught:
+        env.step(actions(0, 0, 0))
+    assert caught.value.environment == 1
+
+
 class Answers(CountingGym):
     """Returns something odd beside its observations."""
 
