@@ -5,19 +5,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import enum
 import hashlib
 import json
+import math
 import os
+import threading
 import weakref
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from rlbatch._slots import free_shared_memory
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import (
     RAM_BYTES,
@@ -103,11 +107,15 @@ class Batch:
         """Returns numbers of environments as a list; all of them for None.
 
         Raises:
+            TypeError: They are no integers; a mask is none either.
             ValueError: There is no such environment.
         """
         if ids is None:
             return list(range(self.n_envs))
-        numbers = [int(one) for one in np.atleast_1d(np.asarray(ids))]
+        found = np.atleast_1d(np.asarray(ids))
+        if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
+            raise TypeError(f"ids: expected integers, got {ids!r}")
+        numbers = [int(one) for one in found]
         for number in numbers:
             if not 0 <= number < self.n_envs:
                 raise ValueError(f"ids: expected numbers from 0 to {self.n_envs - 1}, got {number}")
@@ -144,7 +152,12 @@ class Batch:
 
     def _owner(self, number: int) -> int:
         words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]
-        text = json.dumps([*words, dataclasses.asdict(self.settings)])
+        options = dataclasses.asdict(self.settings)
+        # What stands for the default is the default.
+        if options["mode"] is None:
+            options["mode"] = self.game_of[number].modes[0]
+        options["difficulty"] = options["difficulty"] or 0
+        text = json.dumps([*words, options])
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
@@ -169,6 +182,7 @@ class NativeBatch(Batch):
 
     Raises:
         TypeError, ValueError: An argument, or an option for one of the games, is out of range.
+        MemoryError: The environments do not fit in memory.
         RomError, BuildError: There is no ROM or no library.
     """
 
@@ -183,6 +197,7 @@ class NativeBatch(Batch):
     ):
         check_count("num_threads", num_threads, 0, 4096)
         super().__init__(games, n_envs, settings)
+        self._check_memory()
         self.results: dict[str, np.ndarray] = {
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
@@ -194,7 +209,17 @@ class NativeBatch(Batch):
         self._in_use: Any = ()  # What the library writes to.
         self._library = build.load()
         self._handle = self._start(self.games, num_threads, knows_all)
-        self._free = weakref.finalize(self, self._library.rlb_batch_free, self._handle)
+        self._free = weakref.finalize(self, _free, self._library, self._handle, os.getpid())
+        self._lock = threading.Lock()  # The library has one caller at a time.
+
+    def _check_memory(self) -> None:
+        n_bytes = self.n_envs * (math.prod(self.shape[1:]) + _LEAST_BYTES)
+        free = free_shared_memory()
+        if free is not None and n_bytes > free:
+            raise MemoryError(
+                f"n_envs: expected environments that fit into {free:,} bytes of memory, got "
+                f"{self.n_envs} that take {n_bytes:,}"
+            )
 
     def _start(self, games: list[Game], num_threads: int, knows_all: bool) -> int:
         roms = [read_rom(game) for game in games]
@@ -219,8 +244,22 @@ class NativeBatch(Batch):
         return handle
 
     def close(self) -> None:
-        """Ends the threads and releases the memory."""
-        self._free()
+        """Ends the threads and releases the memory.
+
+        Raises:
+            CallOrderError: Another thread is in the middle of a call.
+        """
+        with self._alone("close"):
+            self._free()
+
+    @contextlib.contextmanager
+    def _alone(self, where: str) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise CallOrderError(f"{where}: expected one thread at a time, got a call of another")
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     # --- Jobs. ---
 
@@ -244,12 +283,13 @@ class NativeBatch(Batch):
             columns: `action` (places in `actions`), `strength` (of a paddle), `seed`.
 
         Raises:
-            CallOrderError: It is closed, or jobs are under way.
+            CallOrderError: It is closed, jobs are under way, or another thread is in a call.
         """
-        self.check_idle("run")
-        self._prepare(kind, observations, after, has_all_after, columns)
-        jobs = self._jobs.ctypes.data
-        self._library.rlb_batch_run(self._handle, self.n_envs, jobs, ctypes.byref(self._outputs))
+        with self._alone("run"):
+            self.check_idle("run")
+            self._prepare(kind, observations, after, has_all_after, columns)
+            jobs, outputs = self._jobs.ctypes.data, ctypes.byref(self._outputs)
+            self._library.rlb_batch_run(self._handle, self.n_envs, jobs, outputs)
 
     def send(
         self,
@@ -357,6 +397,8 @@ class NativeBatch(Batch):
             raise ValueError(
                 "render: expected obs_type pixels or rgb, got ram, which draws nothing"
             )
+        if not ids:
+            raise ValueError("ids: expected at least one environment, got none")
         heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
         if len(heights) != 1:
             raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
@@ -445,6 +487,15 @@ class NativeBatch(Batch):
             raise CallOrderError(
                 f"{where}: expected no steps under way, got {self._n_pending}; call recv first"
             )
+
+
+# An environment without its stack of observations, in RAM: more than this.
+_LEAST_BYTES = 8_000
+
+
+def _free(library: Any, handle: int, owner: int) -> None:
+    if os.getpid() == owner:  # A child that is forked has not the threads that this would wait for.
+        library.rlb_batch_free(handle)
 
 
 _HEADER = np.dtype([("owner", np.uint64), ("checksum", np.uint32), ("reserved", np.uint32)])

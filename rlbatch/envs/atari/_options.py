@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,8 @@ RAM_BYTES = 128
 # Of RAM, as with the same names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
+
+_LARGEST = 2**31 - 1  # Of an int32.
 
 _OBS_TYPES = ("pixels", "rgb", "ram")
 
@@ -62,13 +65,31 @@ class Settings:
         for name in ("frameskip", "stack_num", "img_height", "img_width"):
             check_count(name, getattr(self, name), 1)
         check_count("noop_max", self.noop_max, 0)
-        if self.max_num_frames_per_episode is not None:
-            check_count("max_num_frames_per_episode", self.max_num_frames_per_episode, 1, 2**31 - 1)
-        if not 0 <= self.repeat_action_probability <= 1:
+        for name in ("max_num_frames_per_episode", "mode", "difficulty"):
+            if getattr(self, name) is not None:
+                least = 1 if name == "max_num_frames_per_episode" else 0
+                check_count(name, getattr(self, name), least, _LARGEST)
+        probability = self.repeat_action_probability
+        if isinstance(probability, bool) or not isinstance(probability, (int, float, np.number)):
+            raise TypeError(f"repeat_action_probability: expected a number, got {probability!r}")
+        if not 0 <= probability <= 1:
             raise ValueError(
-                "repeat_action_probability: expected a number from 0 to 1, "
-                f"got {self.repeat_action_probability!r}"
+                f"repeat_action_probability: expected a number from 0 to 1, got {probability!r}"
             )
+        n_bytes = math.prod(self.observation_shape)
+        if n_bytes > _LARGEST:
+            raise ValueError(
+                f"stack_num: expected observations of at most {_LARGEST} bytes, got {n_bytes}"
+            )
+        self._normalize()
+
+    def _normalize(self) -> None:
+        """Makes Python's own numbers of NumPy's, so that equal options look alike."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            kind = {"bool": bool, "float": float, "str": str}.get(str(field.type), int)
+            if value is not None:
+                object.__setattr__(self, field.name, kind(value))
 
     @property
     def is_rgb(self) -> bool:

@@ -36,7 +36,8 @@ class AtariEnv(VecEnv):
     holds `frame` uint8, `reward_raw` [B] float32 (the game's, `reward` may be clipped) and `lives`
     [B] int64. `episode_return` is the sum of `reward_raw`.
 
-    It owns threads and memory; `close` releases them.
+    It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
+    time; a child that is forked makes one of its own.
 
     Args:
         game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.

@@ -43,7 +43,8 @@ class AtariVectorEnv(VectorEnv):
     observations, rewards and flags, bit for bit. Where ale-py's crashes, waits for ever or returns
     uninitialised memory, this one raises an error or returns zeros.
 
-    It owns threads and memory; `close` releases them.
+    It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
+    time; a child that is forked makes one of its own.
 
     Args:
         game: One of the 104; `ms_pacman`, or any other form that `find_game` understands.

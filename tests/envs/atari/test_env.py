@@ -1,5 +1,9 @@
 """`AtariEnv`: the contract, its numbers beside `AtariVectorEnv` and `Console`, states, mistakes."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -473,3 +477,78 @@ def test_refuses_what_it_can_not_do():
     env.close()
     with pytest.raises(CallOrderError, match="expected an open environment, got a closed one"):
         env.step(action)
+
+
+@pytest.mark.parametrize("ids", [np.array([True, False]), [0.7], "1", [[0, 1]], [None]])
+def test_ids_are_integers(ids) -> None:
+    env = AtariEnv("pong", 2, seed=0)
+    env.reset()
+    with pytest.raises(TypeError, match="^ids: expected integers, got "):
+        env.get_ram(ids)
+    env.close()
+
+
+def test_options_may_be_numpys_numbers() -> None:
+    plain = {"frameskip": 3, "repeat_action_probability": 0.25, "maxpool": False, "mode": None}
+    numpy = {
+        "frameskip": np.int64(3),
+        "repeat_action_probability": np.float32(0.25),
+        "maxpool": np.bool_(False),
+        "mode": np.int32(0),
+    }
+    first, second = AtariEnv("pong", 1, seed=0, **plain), AtariEnv("pong", 1, seed=1, **numpy)
+    first.reset()
+    second.reset()
+    second.set_state(None, first.get_state())
+    assert torch.equal(second.get_state(), first.get_state())
+    first.close()
+    second.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"stack_num": 1 << 20}, ValueError, "stack_num: expected observations of at most"),
+        ({"n_envs": 1 << 20, "stack_num": 400}, MemoryError, "n_envs: expected environments that"),
+        ({"mode": 0.0}, TypeError, "mode: expected an integer, got 0.0"),
+        ({"difficulty": True}, TypeError, "difficulty: expected an integer, got True"),
+        ({"repeat_action_probability": "x"}, TypeError, "expected a number, got 'x'"),
+    ],
+)
+def test_what_would_end_the_process_is_refused(options, error, message) -> None:
+    with pytest.raises(error, match=message):
+        AtariEnv("pong", **options)
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
+def test_a_child_that_is_forked_can_close_it() -> None:
+    env = AtariEnv("pong", 4, seed=0, num_threads=3)
+    env.reset()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(20)
+        env.close()
+        os._exit(5)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 5
+    env.close()
+
+
+def test_calls_of_several_threads_at_once_are_refused() -> None:
+    env = AtariEnv("pong", 16, seed=0, num_threads=2)
+    env.reset()
+    action, found = DictTensor({"action": torch.zeros(16, dtype=torch.int64)}), []
+
+    def play() -> None:
+        for _ in range(100):
+            try:
+                env.step(action)
+            except CallOrderError as error:
+                found.append(str(error))
+
+    threads = [threading.Thread(target=play) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {"run: expected one thread at a time, got a call of another"}
+    env.close()
