@@ -46,8 +46,9 @@ class Config:
     """Games side by side, each in a thread and a stream of its own."""
     seed: int = 0
     """Of environments and actions."""
-    large_blocks: bool = False
-    """Blocks of four warps, as where there are tens of thousands of environments."""
+    n_warps: int | None = 1
+    """Over how many warps the environments of a game are spread, until these are full: then there
+    are blocks of four warps. None for as many as the GPU runs at once, as by default elsewhere."""
 
 
 _NOT_PLAYED = "not played"
@@ -72,8 +73,8 @@ def compare(game: str, config: Config) -> str | None:
     native, kernels = _native(game, config.n_envs, **options), None
     try:
         kernels = AtariEnv(game, config.n_envs, device=config.device, **options)
-        if config.large_blocks:
-            kernels._batch.n_for_large_blocks = 0
+        if config.n_warps is not None:
+            kernels._batch.n_warps = config.n_warps
         rng = np.random.default_rng(config.seed)
         difference = first_difference(kernels.reset()[0], native.reset()[0])
         for t in range(config.n_steps):

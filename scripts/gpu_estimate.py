@@ -15,8 +15,9 @@ what the CPU core gives, and counts, per emulated frame of one environment:
   happens lasts so much longer for all.
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
-warps each, which is what 32,768 environments are, that never wait for each other, and if the
-observations, which have many warps, use `--utilisation` of its slots: while no episode ends
+warps each, which is what 32,768 environments are (fewer with `--lanes`), that never wait for each
+other, and if the observations, which have many warps, use `--utilisation` of its slots: while no
+episode ends
 (`frames_per_second`), and where one ends in every step of four frames
 (`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
 warp has an equal share of the first-level cache, the second-level cache and those of instructions
@@ -57,6 +58,8 @@ class Config:
     """Steps of four frames that are counted."""
     n_before: int = 500
     """Steps at random before, on the CPU core, so that environments are apart."""
+    lanes: int = _WARP
+    """Environments of a warp: with fewer than 32 the warps are those of a smaller batch."""
     warps_per_scheduler: float = 2
     """Warps of the step kernel that run side by side."""
     utilisation: float = 0.7
@@ -76,6 +79,7 @@ def count(game: str, config: Config) -> dict[str, Any]:
         env = AtariEnv(game, _WARP, seed=0)
         env.reset()
         env.set_state(None, native.get_state())
+        env._batch.n_warps = -(-_WARP // config.lanes)
         env.observe()  # So that the results are those of the states.
         kernels_of(game).forget()
         frames_before = env._batch.results["frame_number"].clone()
@@ -99,8 +103,8 @@ def count(game: str, config: Config) -> dict[str, Any]:
         "step_slots": steps[:, 0].sum() / n_frames,
         "observe_slots": looks[:, 0].sum() / n_frames,
         "threads": steps[:, 1].sum() / steps[:, 0].sum(),
-        "step_cycles": steps[:, 2].sum() / (n_frames / _WARP),
-        "step_misses": steps[:, 3].sum() / (n_frames / _WARP),
+        "step_cycles": steps[:, 2].sum() / (n_frames / config.lanes),
+        "step_misses": steps[:, 3].sum() / (n_frames / config.lanes),
         "reset_cycles": reset_cycles,
         "shares": {name: round(share, 3) for name, share in shares.items() if share >= 0.01},
     }
@@ -108,7 +112,7 @@ def count(game: str, config: Config) -> dict[str, Any]:
 
 def frames_per_second(counts: dict[str, Any], config: Config, *, resets: bool) -> float:
     """Returns the estimate for an H100; with `resets` an episode ends in every step."""
-    side_by_side = _WARP * config.warps_per_scheduler * _SCHEDULERS
+    side_by_side = config.lanes * config.warps_per_scheduler * _SCHEDULERS
     step = counts["step_cycles"] / side_by_side
     observe = counts["observe_slots"] / (_SCHEDULERS * config.utilisation)
     reset = counts["reset_cycles"] / (_FRAME_SKIP * side_by_side) if resets else 0
@@ -137,6 +141,7 @@ def main(config: Config) -> None:
     }
     assumed = {
         "architecture": sass.ARCHITECTURE,
+        "lanes": config.lanes,
         "warps_per_scheduler": config.warps_per_scheduler,
         "utilisation": config.utilisation,
         "latencies": {**sass.LATENCIES, "first-level miss": sass.MISS_LATENCY},

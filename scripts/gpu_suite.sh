@@ -2,18 +2,20 @@
 # Runs everything that needs a GPU, in a plain checkout: all Atari games beside the native library,
 # the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C on five games.
 #
-#   OUT=gpu_results STEP_LIMIT_S=560 ONLY=. PYTHON=python3 bash scripts/gpu_suite.sh [BENCHMARK ...]
+#   OUT=gpu_results STEP_LIMIT_S=560 BUDGET_S=100000 ONLY=. PYTHON=python3 \
+#       bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
-# minutes can do a part; all of them take about an hour. Before the first step that plays all games
-# their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
+# minutes can do a part; all of them take about an hour. After BUDGET_S no step goes on, so that the
+# report of what was done is there. Before the first step that plays all games their kernels are
+# compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
 #                   after every step, so that a run cut short still tells what it did
 #   gpu_tests.xml   the tests' own report
 #   suite.log       all output
-#   learning        logs and curves of the training runs
+#   learning.tgz    logs and curves of the training runs
 # Exits non-zero if any step failed, if a benchmark is missing or ends without its JSON object, or
 # if no GPU test passed.
 set -uo pipefail
@@ -22,6 +24,7 @@ cd "$(dirname "$0")/.."
 OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
 STEP_LIMIT_S=${STEP_LIMIT_S:-560}
+BUDGET_S=${BUDGET_S:-100000}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels"
@@ -33,22 +36,24 @@ assert pytest.version_tuple >= (9,), f"expected pytest 9 or newer, got {pytest._
 assert torch.cuda.is_available(), "expected a GPU, torch finds none"
 END
 mkdir -p "$OUT"
-rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml}
-steps=$(mktemp -d)
+rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml,learning.tgz}
+steps=$(mktemp -d) runs=$(mktemp -d)
 touch "$steps/table"
-trap 'rm -rf "$steps"' EXIT
+trap 'rm -rf "$steps" "$runs"' EXIT
 export LC_ALL=C.UTF-8
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 RLBATCH_REQUIRE_GPU=1
+export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1  # Those of the machine may be for another pytest.
 export CUDA_DEVICE_MAX_CONNECTIONS=32  # As many streams that do not wait for each other.
 export PATH=$PATH:/usr/local/cuda/bin
 
 step() { # NAME COMMAND...: runs the command under the time limit and rewrites suite.json.
-    local name=$1 start=$EPOCHREALTIME
+    local name=$1 start=$EPOCHREALTIME limit=$((BUDGET_S - SECONDS - 35))
     shift
     [[ $name =~ $ONLY ]] || return 0
     echo "== $name" | tee -a "$OUT/suite.log"
+    limit=$((limit < 1 ? 1 : limit < STEP_LIMIT_S ? limit : STEP_LIMIT_S))
     # Interrupted, a program still reports what it has.
-    timeout --signal=INT --kill-after=30 "$STEP_LIMIT_S" "$@" 2>&1 |
+    timeout --signal=INT --kill-after=30 "$limit" "$@" 2>&1 |
         tee "$steps/$name.out" | tee -a "$OUT/suite.log"
     printf '%s\t%s\t%s\t%s\n' "$name" "${PIPESTATUS[0]}" "$start" "$EPOCHREALTIME" >>"$steps/table"
     "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps"
@@ -76,23 +81,27 @@ compile_before() { # NAME: compiles all kernels, with all cores, before the firs
 # Two games first: whether anything runs at all shows within a minute.
 two=(--games pong pitfall2 --n-games-at-once 1)
 step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10
-step smoke_large_blocks "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 --large-blocks
+step smoke_spread "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 --n-warps None
 compile_before gpu_equality
 step gpu_equality "$PYTHON" -m scripts.gpu_equality
-# As many as make for large blocks on any GPU.
-step gpu_equality_many "$PYTHON" -m scripts.gpu_equality --games pong ms_pacman pitfall2 klax \
-    --n-games-at-once 1 --n-envs 20000 --n-steps 5
+# In warps that are not full, and in full ones.
+for n in 5000 40000; do
+    step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
+        --games pong ms_pacman pitfall2 klax --n-envs $n --n-steps 5 --n-warps None
+done
 compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. The slow tests
 # play every game for longer, as gpu_equality has done.
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" --continue-on-collection-errors \
     -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
     --junit-xml="$OUT/gpu_tests.xml"
-short=("${two[@]}" --n-envs 136 --n-steps 3 --large-blocks)
+short=("${two[@]}" --n-envs 136 --n-steps 3)
 for tool in memcheck racecheck synccheck; do
     # Without PyTorch's cache a tensor's end is the end of an allocation.
+    # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
+    [ "$tool" = memcheck ] && quiet=(--report-api-errors no) || quiet=()
     step "sanitizer_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 \
-        compute-sanitizer --tool "$tool" --error-exitcode 1 \
+        compute-sanitizer --tool "$tool" "${quiet[@]}" --error-exitcode 1 \
         "$PYTHON" -m scripts.gpu_equality "${short[@]}"
 done
 for command in "${benchmarks[@]}"; do
@@ -111,16 +120,18 @@ step kernel_profile ncu --clock-control none --kernel-name regex:rlb_ --launch-s
     --launch-count 8 --metrics "$metrics" "$PYTHON" -m benchmarks.atari_gpu \
     --device cuda --parts games --games pong
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic"
+# Evaluations play a few environments on the CPU.
+on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
 learn() { # GAME SCORE SEED...: trains A2C until it has the score.
     local game=$1 score=$2
     shift 2
     for seed in "$@"; do
         step "learning_${game,,}_$seed" "$PYTHON" -m benchmarks.learning --algorithm a2c \
             --env-id "${game}NoFrameskip-v4" --n-seeds 1 --first-seed "$seed" \
-            --runs "$OUT/learning/$game" \
+            --runs "$runs/$game" \
             --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return $score"
     done
+    [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" -C "$runs" .
 }
 learn Pong 18 0 1 2
 learn MsPacman 1500 0

@@ -118,7 +118,7 @@ class Program:
 
 def _cache_lines(n_threads: int, n_shared: int) -> int:
     """Returns the lines of the cache that each warp has, if they have equal shares."""
-    blocks = max(1, _WARPS * 32 // n_threads)
+    blocks = max(1, _WARPS // -(-n_threads // 32))
     taken = min(part for part in _PARTS_KB if part >= min(blocks * (n_shared / 1024 + 1), 228))
     return 1024 * (_CACHE_KB - taken) // (_LINE * _WARPS)
 

@@ -26,6 +26,9 @@ from rlbatch.errors import CallOrderError
 _WARP = 32
 # Four warps share a program in shared memory, which leaves more to the cache that it is a part of.
 _STEP_THREADS = 4 * _WARP
+# That a multiprocessor runs at once: as many threads have 255 of its 65,536 registers. Source: CUDA
+# C++ Programming Guide, chapter "Compute Capabilities".
+_WARPS_AT_ONCE = 8
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
@@ -74,8 +77,8 @@ class DeviceBatch(Batch):
     Attributes:
         device: As above.
         results: [n_envs] per name, on the device; written over by the next step.
-        n_for_large_blocks: How many environments of a game are stepped in blocks of four warps
-            rather than of one.
+        n_warps: Over how many warps the environments of a game are spread, until these are full.
+            Those of a warp wait for each other, so the fewer they are, the sooner they are done.
 
     Raises:
         TypeError, ValueError: An argument, or an option for one of the games, is out of range.
@@ -90,8 +93,7 @@ class DeviceBatch(Batch):
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = build.device_kernels(self._in_turn, device)
         self._is_open = True
-        # With fewer, a warp per block: all multiprocessors get some.
-        self.n_for_large_blocks = _STEP_THREADS * _n_multiprocessors(device)
+        self.n_warps = _n_warps(device)
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
@@ -226,7 +228,8 @@ class DeviceBatch(Batch):
         arguments: list[np.generic] = [np.int32(job), *pointers]
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
             n = self._n_of(i)
-            n_threads = _STEP_THREADS if n >= self.n_for_large_blocks else _WARP
+            n_lanes = min(_WARP, -(-n // self.n_warps))
+            n_threads = _STEP_THREADS if n_lanes == _WARP else n_lanes
             n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
             n_blocks = -(-n // n_threads)
             kernels.launch("rlb_step", n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
@@ -346,11 +349,11 @@ class DeviceBatch(Batch):
             )
 
 
-def _n_multiprocessors(device: torch.device) -> int:
-    """Returns how many a GPU has; 0 where the CPU plays one, which is to have large blocks."""
+def _n_warps(device: torch.device) -> int:
+    """Returns how many a GPU runs at once; 1 where the CPU plays one, whose are to be full."""
     if device.type == "cpu":
-        return 0
-    return torch.cuda.get_device_properties(device).multi_processor_count
+        return 1
+    return _WARPS_AT_ONCE * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _pointer(tensor: torch.Tensor | None) -> np.uint64:

@@ -11,7 +11,14 @@ The methods mean what they mean in ale-py 0.12.1, so a script changes its import
         reward = console.act(console.getMinimalActionSet()[0])
 
 Where ale-py ends the process or runs into undefined memory (no such file, no ROM loaded, frame
-skips below 1), there is an error.
+skips below 1), there is an error. Known to differ are:
+
+- `restoreState` brings back which action sticky actions repeat; in ale-py that stays as it is.
+- What a reset plays to begin a game (in berzerk, for one) takes one frame per act here; in ale-py
+  `frame_skip` and the limit of an episode apply to it.
+- With `truncate_on_loss_of_life` ale-py truncates amidar, atlantis2, bank_heist, demon_attack and
+  turmoil from the first frame on.
+- Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 
 from __future__ import annotations

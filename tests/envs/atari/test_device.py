@@ -122,11 +122,11 @@ def test_a_thread_alone(make: MakeEnv, game: str) -> None:
     check_same(make, 60, game, 1, seed=0, max_num_frames_per_episode=20, **options)
 
 
-@pytest.mark.parametrize("n_for_large_blocks", [0, 1000])
-def test_more_environments_than_a_warp(make: MakeEnv, n_for_large_blocks: int) -> None:
+@pytest.mark.parametrize("n_warps", [1, 20, 1000])  # Full ones in large blocks; of 7; of one.
+def test_more_environments_than_a_warp(make: MakeEnv, n_warps: int) -> None:
     def made(*arguments: Any, **options: Any) -> AtariEnv:
         env = make(*arguments, **options)
-        env._batch.n_for_large_blocks = n_for_large_blocks
+        env._batch.n_warps = n_warps
         return env
 
     check_same(made, 15, "ms_pacman", 133, seed=8)

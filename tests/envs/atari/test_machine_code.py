@@ -20,23 +20,24 @@ from scripts.sass.decoder import Decoder  # noqa: E402
 N_ENVS = 32
 
 # Beside Pong's 2K: banks, banks with RAM, and a chip that divides doubles. A seed other than 0 has
-# the threads of a warp take turns at random.
+# the threads of a warp take turns at random. More warps than one are not full.
 SLOW = ("ms_pacman", "klax", "pitfall2")
 CASES = [
-    ("pong", 0),
-    ("pong", 1),
-    *(pytest.param(game, 2, marks=pytest.mark.slow) for game in SLOW),
+    ("pong", 0, 1),
+    ("pong", 1, 5),
+    *(pytest.param(game, 2, 1, marks=pytest.mark.slow) for game in SLOW),
 ]
 
 
-@pytest.mark.parametrize(("game", "seed"), CASES)
-def test_machine_code_does_what_the_cpu_core_does(game, seed, monkeypatch) -> None:
+@pytest.mark.parametrize(("game", "seed", "n_warps"), CASES)
+def test_machine_code_does_what_the_cpu_core_does(game, seed, n_warps, monkeypatch) -> None:
     monkeypatch.setenv(build.GRID_VARIABLE, "0")
     native = AtariEnv(game, N_ENVS, seed=1, decorrelate_steps=40)
     native.reset()
     rng = np.random.default_rng(1)
     with sass.played(seed) as kernels_of:
         env = AtariEnv(game, N_ENVS, seed=1)
+        env._batch.n_warps = n_warps
         if game == "pitfall2":
             env._n_resets = 1  # Emulated here, its reset takes minutes; the other games do theirs.
         else:
@@ -83,6 +84,7 @@ def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
 
 def test_the_cache_is_what_shared_memory_leaves() -> None:
     assert programs._cache_lines(n_threads=32, n_shared=12 * 1024) == 256 - 132
+    assert programs._cache_lines(n_threads=5, n_shared=12 * 1024) == 256 - 132
     assert programs._cache_lines(n_threads=128, n_shared=12 * 1024) == 256 - 32
     assert programs._cache_lines(n_threads=1024, n_shared=300 * 1024) == 256 - 228
 
