@@ -103,6 +103,12 @@ class Batch:
         self.actions = _actions(self.games, settings.full_action_space)
         self.shape = (self.n_envs, *settings.observation_shape)
 
+    def __reduce__(self) -> Any:
+        raise TypeError(
+            "expected no copy of an Atari environment, whose memory is native, got copy or pickle; "
+            "get_state and set_state carry games over"
+        )
+
     def ids(self, ids: Any) -> list[int]:
         """Returns numbers of environments as a list; all of them for None.
 

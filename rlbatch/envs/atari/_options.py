@@ -24,6 +24,8 @@ _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
 
 _LARGEST = 2**31 - 1  # Of an int32.
+# How far a paddle is turned; ALE would take any, and beyond this its way in one frame overflows.
+MOST_STRENGTH = 1000.0
 
 _OBS_TYPES = ("pixels", "rgb", "ram")
 

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 
 from rlbatch.envs.atari import build
+from rlbatch.envs.atari._options import MOST_STRENGTH
 from rlbatch.envs.atari.console_state import ConsoleState, ale_state
 from rlbatch.envs.atari.games import ACTIONS, GAMES, Game
 from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
@@ -51,8 +52,6 @@ Action.__doc__ = "The 18 actions by ALE's names and numbers."
 _WIDTH = 160
 _RAM_BYTES = 128
 _INT32 = range(-(2**31), 2**31)
-# ALE would take any; beyond this the way of a paddle in one frame overflows.
-_MAX_STRENGTH = 1000.0
 
 
 class _Field(enum.IntEnum):
@@ -316,7 +315,7 @@ class Console:
         action = _number(action)
         if not 0 <= action < len(ACTIONS):
             raise ValueError(f"action: expected 0 to {len(ACTIONS) - 1}, got {action}")
-        if not abs(paddle_strength) <= _MAX_STRENGTH:
+        if not abs(paddle_strength) <= MOST_STRENGTH:
             raise ValueError(f"paddle_strength: expected one in [0, 1], got {paddle_strength}")
         return library.rlb_console_act(self._handle, action, paddle_strength)
 

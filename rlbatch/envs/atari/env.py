@@ -27,6 +27,8 @@ from rlbatch.errors import (
 )
 from rlbatch.seeding import derived_seed, env_seeds
 
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+
 
 class AtariEnv(VecEnv):
     """Atari games that each start their next episode when one ends.
@@ -110,6 +112,8 @@ class AtariEnv(VecEnv):
                 f"device: expected cpu or cuda, got {self.device}; wrap the environment as "
                 f'DeviceEnv(env, "cpu", "{self.device}") to have its observations there'
             )
+        if self.device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"device: expected one that is there, got {self.device} without CUDA")
         check_count("n_envs", n_envs, 1)
         num_threads = options.pop("num_threads", 0)
         self._decorrelate_steps = options.pop("decorrelate_steps", 0)
@@ -244,10 +248,13 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
+            TypeError: They are no tensor.
             ShapeError: The states are not as above.
             ValueError: One is of another game, of other options, or damaged.
         """
         self._check_was_reset("set_state")
+        if not isinstance(states, torch.Tensor):
+            raise TypeError(f"states: expected a tensor, got {type(states).__name__}")
         self._batch.restore(self._batch.ids(ids), states.cpu().numpy())
 
     def from_ale(self, ale: Any, ids: Any = None) -> None:
@@ -288,7 +295,7 @@ class AtariEnv(VecEnv):
             raise ShapeError(
                 f"action: expected shape {(self.n_envs(),)}, got {tuple(actions.shape)}"
             )
-        if actions.is_floating_point() or actions.is_complex() or actions.dtype == torch.bool:
+        if actions.dtype not in _INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
         # On a GPU nothing may wait for the answer; the kernel notes it.

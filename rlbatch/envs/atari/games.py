@@ -320,12 +320,15 @@ def find_game(name: str) -> Game:
         name: Such as `ms_pacman`, `MsPacman`, `ALE/MsPacman-v5` or `MsPacmanNoFrameskip-v4`.
 
     Raises:
+        TypeError: It is no string.
         ValueError: There is no such game, or none for a single player.
 
     Example:
         >>> find_game("ALE/TicTacToe3D-v5").name
         'tic_tac_toe_3d'
     """
+    if not isinstance(name, str):
+        raise TypeError(f"game: expected a name, got {name!r}")
     by_key = {_key(game): game for game in GAMES}
     stem = name.rpartition("/")[2]
     key = _key(re.sub(r"(-ram)?(Deterministic|NoFrameskip)?(-v\d+)?$", "", stem))

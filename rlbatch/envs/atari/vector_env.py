@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlbatch.envs.atari._batch import Job, NativeBatch
-from rlbatch.envs.atari._options import Settings, check_count
+from rlbatch.envs.atari._options import MOST_STRENGTH, Settings, check_count
 from rlbatch.envs.atari.games import find_game
 from rlbatch.errors import CallOrderError
 
@@ -291,7 +291,7 @@ class AtariVectorEnv(VectorEnv):
         """Returns places in the action set, and how far paddles are turned.
 
         Raises:
-            ValueError: An action is not in the set.
+            ValueError: An action is not in the set, or no number near it.
         """
         _check_array(actions, "f" if self.continuous else "i", self.action_space.shape)
         if not self.continuous:
@@ -299,6 +299,8 @@ class AtariVectorEnv(VectorEnv):
             if len(actions) and (actions.min() < 0 or actions.max() >= n):
                 raise ValueError(f"actions: expected numbers from 0 to {n - 1}, got {actions}")
             return actions, 1.0
+        if not (np.abs(actions) <= MOST_STRENGTH).all():
+            raise ValueError(f"actions: expected numbers in the action space, got {actions}")
         radius, angle, fire = actions.T
         horizontal = self._side(radius * np.cos(angle))
         vertical = self._side(radius * np.sin(angle))

@@ -1,6 +1,8 @@
 """`AtariEnv`: the contract, its numbers beside `AtariVectorEnv` and `Console`, states, mistakes."""
 
+import copy
 import os
+import pickle
 import signal
 import threading
 
@@ -552,3 +554,21 @@ def test_calls_of_several_threads_at_once_are_refused() -> None:
         thread.join()
     assert set(found) == {"run: expected one thread at a time, got a call of another"}
     env.close()
+
+
+def test_mistakes_with_types_are_named() -> None:
+    env = AtariEnv("pong", 1, seed=0)
+    env.reset()
+    with pytest.raises(TypeError, match="^states: expected a tensor, got ndarray"):
+        env.set_state(None, env.get_state().numpy())
+    with pytest.raises(DtypeMismatchError, match="expected integers, got torch.uint16"):
+        env.step(DictTensor({"action": torch.zeros(1, dtype=torch.uint16)}))
+    for copied in (copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError, match="get_state and set_state carry games over"):
+            copied(env)
+    env.close()
+    with pytest.raises(TypeError, match="^game: expected a name, got 5"):
+        AtariEnv(games=[5])
+    if not torch.cuda.is_available():
+        with pytest.raises(ValueError, match="^device: expected one that is there, got cuda:0"):
+            AtariEnv("pong", device="cuda:0")

@@ -420,3 +420,12 @@ def test_batches_of_it_take_every_seed():
         env = GymEnvInf(AtariVectorEnv("pong", 2, num_threads=1), seed)
         env.reset()
         env.close()
+
+
+@pytest.mark.parametrize("radius", [np.inf, -np.inf, np.nan, 1e30])
+def test_continuous_actions_are_near_their_space(radius) -> None:
+    env = AtariVectorEnv("breakout", 1, continuous=True)
+    env.reset(seed=0)
+    with pytest.raises(ValueError, match="^actions: expected numbers in the action space, got"):
+        env.step(np.array([[radius, 0, 0]], np.float32))
+    env.close()
