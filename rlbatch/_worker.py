@@ -606,7 +606,8 @@ def _end_with(parent: int) -> None:
     def watch() -> None:
         with contextlib.suppress(ProcessLookupError):
             while os.getppid() == above:
-                os.kill(parent, 0)  # Does nothing but ask whether it is there.
+                with contextlib.suppress(PermissionError):
+                    os.kill(parent, 0)  # Does nothing but ask whether it is there.
                 time.sleep(_WATCH_EVERY_S)
         os.killpg(0, signal.SIGKILL)  # With all that environments have started.
 

@@ -91,7 +91,7 @@ class RL_Batcher:
 
     Raises:
         TypeError: `create_env` or `create_agent` returns something else, an info is no DictTensor,
-            or (with processes) something can not be pickled.
+            a count is no integer, or (with processes) something can not be pickled.
         EnvContractError: The processes have unequal numbers of environments.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
