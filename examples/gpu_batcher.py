@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 import tyro
 from torch import nn
+from torch.distributions import Categorical
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs.atari import AtariEnv, find_game
@@ -37,16 +38,15 @@ class Player(RL_Agent):
         self.device = device
 
     def initial_state(self, agent_info, B):
-        return DictTensor(
-            {"frames": torch.zeros(B, 3, 84, 84, dtype=torch.uint8, device=self.device)}
-        )
+        frames = torch.zeros(B, 3, 84, 84, dtype=torch.uint8, device=self.device)
+        return DictTensor({"frames": frames})
 
     @torch.no_grad()
     def __call__(self, state, observation, agent_info=None, history=None):
         begins = observation["initial_state"]
         stack = push_frame(state["frames"], observation["frame"][:, 0], begins)
         logits = torch.cat([self.model(part / 255) for part in stack.split(4096)])
-        action = torch.distributions.Categorical(logits=logits).sample()
+        action = Categorical(logits=logits, validate_args=False).sample()  # Checking would wait.
         return DictTensor({"action": action}), DictTensor({"frames": stack[:, 1:]})
 
 

@@ -170,7 +170,8 @@ class Worker:
     def execute(self, agent_info: DictTensor | None) -> int:
         """Acquires up to T steps of the running environments; returns how many run on."""
         if agent_info is not None:
-            self._replace_agent_info(agent_info.index(self._running.cpu()))
+            rows = self._unless_everyone()
+            self._replace_agent_info(agent_info if rows is None else agent_info.index(rows.cpu()))
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_device("agent.initial_state", "state", self._state, self._recipe.device)

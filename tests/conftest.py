@@ -2,9 +2,14 @@
 
 import os
 import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 
 import pytest
 import torch
+
+from tests.helpers import no_waiting_for_the_gpu
+from tests.played_gpu import GPU, PlayedGPU, play_gpu
 
 STARTED = time.monotonic()
 
@@ -13,6 +18,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--minutes`, for a run of as many tests as fit."""
     text = "start no test later than so many minutes after the start, but skip it"
     parser.addoption("--minutes", type=float, default=float("inf"), help=text)
+
+
+@pytest.fixture
+def played_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
+    """A GPU that the CPU plays."""
+    yield from play_gpu(monkeypatch)
+
+
+@pytest.fixture(params=["played", pytest.param("cuda", marks=pytest.mark.gpu)])
+def gpu(request: pytest.FixtureRequest) -> torch.device:
+    """A GPU: one that is played, or with `-m gpu` one that is there."""
+    if request.param == "played":
+        request.getfixturevalue("played_gpu")
+    return GPU
+
+
+@pytest.fixture
+def leave_alone(
+    request: pytest.FixtureRequest, gpu: torch.device
+) -> Callable[[], AbstractContextManager[None]]:
+    """Makes everything raise that makes the host wait for the GPU, and on a played one copies."""
+    if request.node.callspec.params["gpu"] == "played":
+        return request.getfixturevalue("played_gpu").alone
+    return no_waiting_for_the_gpu
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])

@@ -1,4 +1,4 @@
-"""The batcher with everything on a GPU. Marked `gpu`; nothing here runs without one."""
+"""The batcher with everything on a GPU; without one in this process, on one that is played."""
 
 import gc
 
@@ -7,10 +7,8 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
 from rlbatch.envs import DeviceEnv
-from tests.helpers import CountingEnv, no_waiting_for_the_gpu
+from tests.helpers import CountingEnv
 from tests.test_batcher import CountingAgent, assert_equal
-
-pytestmark = pytest.mark.gpu
 
 LENGTHS = [3, 5, 2, 7]
 DEVICE = torch.device("cuda:0")
@@ -62,16 +60,17 @@ def acquire(n_processes, device, create_env, autoreset, n_cycles=0):
 
 @pytest.mark.parametrize("autoreset", [False, True])
 @pytest.mark.parametrize("create_env", [native, wrapped])
-@pytest.mark.parametrize("n_processes", [0, 1])
-def test_a_gpu_acquires_what_a_cpu_does(n_processes, create_env, autoreset):
+@pytest.mark.parametrize("n_processes", [0, pytest.param(1, marks=pytest.mark.gpu)])
+def test_a_gpu_acquires_what_a_cpu_does(gpu, n_processes, create_env, autoreset):
     expected = acquire(0, "cpu", native, autoreset)
-    found = acquire(n_processes, "cuda", create_env, autoreset)
+    found = acquire(n_processes, gpu, create_env, autoreset)
     for on_cpu, on_gpu in zip(expected, found, strict=True):
         assert on_gpu.device() == DEVICE
         assert on_gpu.info.device() == DEVICE
         assert_equal(on_cpu, on_gpu.to("cpu"))
 
 
+@pytest.mark.gpu
 def test_what_get_returns_outlives_the_next_execute():
     """Copies are made when the GPU comes to it, here late; the worker is in another process."""
     expected = acquire(0, "cpu", native, True)
@@ -80,7 +79,7 @@ def test_what_get_returns_outlives_the_next_execute():
         assert_equal(on_cpu, on_gpu.to("cpu"))
 
 
-def test_the_step_loop_does_not_wait_for_the_gpu():
+def test_the_step_loop_does_not_wait_for_the_gpu(gpu, leave_alone):
     """With everything on the GPU, nothing between two `execute` calls depends on its data."""
 
     class Frozen(CountingEnv):
@@ -104,19 +103,18 @@ def test_the_step_loop_does_not_wait_for_the_gpu():
     batcher = RL_Batcher(
         n_timesteps=4,
         create_agent=OnDevice,
-        agent_args={"device": "cuda"},
-        create_env=lambda seed: Frozen([9] * 8, autoreset=True, device="cuda"),
+        agent_args={"device": gpu},
+        create_env=lambda seed: Frozen([9] * 8, autoreset=True, device=gpu),
         env_args={},
         n_processes=0,
         seeds=0,
-        device="cuda",
+        device=gpu,
     )
     with batcher:
         batcher.reset()
         batcher.execute()
         batcher.get()
-        torch.cuda.synchronize()
-        with no_waiting_for_the_gpu():
+        with leave_alone():
             batcher.execute()
             trajectories, _ = batcher.get()
         assert (
@@ -124,6 +122,23 @@ def test_the_step_loop_does_not_wait_for_the_gpu():
         )
 
 
+def test_an_agent_info_for_one_execute_goes_to_the_gpu_and_nothing_comes_back(played_gpu):
+    env_args = {"device": DEVICE, "autoreset": True}
+    devices = {"device": DEVICE, "info_device": DEVICE}
+    with RL_Batcher(
+        3, OnDevice, {"device": DEVICE}, native, env_args, 0, seeds=0, **devices
+    ) as batcher:
+        batcher.reset(DictTensor({"epsilon": torch.zeros(len(LENGTHS))}))
+        batcher.execute()
+        batcher.get()
+        played_gpu.crossings.clear()
+        batcher.execute(DictTensor({"epsilon": torch.ones(len(LENGTHS))}))
+        found, _ = batcher.get()
+        assert {line.split(", ")[1] for line in played_gpu.crossings} == {"to the GPU"}
+        assert found.info["agent_info/epsilon"].tolist() == [1.0] * len(LENGTHS)
+
+
+@pytest.mark.gpu
 def test_weights_on_the_gpu_reach_a_process_on_the_cpu_and_open_no_context_there():
     class Weighted(RL_Agent):
         def __init__(self, model):
@@ -155,6 +170,7 @@ def test_weights_on_the_gpu_reach_a_process_on_the_cpu_and_open_no_context_there
             batcher.update(model.state_dict())
 
 
+@pytest.mark.gpu
 def test_memory_on_the_gpu_is_given_back():
     acquire(0, "cuda", native, True)
     gc.collect()

@@ -4,9 +4,15 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
+import torch
+
+from examples import gpu_batcher
+from rlbatch import RL_Batcher
 
 pytest.importorskip("ale_py")
 ROOT = Path(__file__).parents[1]
@@ -27,6 +33,29 @@ def test_gpu_batcher(plays_grid: bool) -> None:
     assert len(lines) == 2
     for k, line in enumerate(lines):
         assert re.fullmatch(rf"{k}: [\d,]+ frames/s, reward -?\d+, \(3, 4, 4, 84, 84\)", line)
+
+
+def test_gpu_batcher_leaves_the_host_alone(
+    gpu: torch.device,
+    leave_alone: Callable[[], AbstractContextManager[None]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    class Watched(RL_Batcher):
+        """Executes as ever the first time, which allocates."""
+
+        n_executes = 0
+
+        def execute(self, *arguments: object) -> None:
+            Watched.n_executes += 1
+            if Watched.n_executes == 1:
+                return super().execute(*arguments)
+            with leave_alone():
+                return super().execute(*arguments)
+
+    monkeypatch.setattr(gpu_batcher, "RL_Batcher", Watched)
+    gpu_batcher.main(gpu_batcher.Config(n_envs=3, n_timesteps=4, n_executes=2, device=str(gpu)))
+    assert Watched.n_executes == len(capsys.readouterr().out.splitlines()) == 2
 
 
 def test_it_is_short() -> None:

@@ -47,7 +47,7 @@ from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
 from algos.run import Averages, Run
 from algos.videos import record_episode
-from rlbatch import CallOrderError, DictTensor, RL_Agent, TemporalDictTensor
+from rlbatch import CallOrderError, DictTensor, RL_Agent, RL_Batcher, TemporalDictTensor
 from rlbatch.envs import GymEnvInf
 from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
 
@@ -241,6 +241,24 @@ def test_environments_that_reset_themselves_can_play_one_episode_each():
     assert not len(running)
     assert len(lengths) == 5
     assert len(set(lengths)) > 1, "no episode was shorter than another"
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
+def test_an_agent_on_a_gpu_acts_without_the_host(algorithm, gpu, leave_alone):
+    train = import_module(f"algos.{algorithm}.train")
+    env_args = {"env_id": "PongNoFrameskip-v4", "n_envs": 2, "device": gpu, "autoreset": True}
+    create_agent = train.new_agent(train.Config(env_id=env_args["env_id"]))
+    devices = {"device": gpu, "info_device": gpu}
+    with RL_Batcher(
+        3, create_agent, {"device": gpu}, create_env, env_args, 0, seeds=0, **devices
+    ) as batcher:
+        batcher.reset(*episode_infos(2, 0, Episodes.TRAINING, 0))
+        batcher.execute()
+        batcher.get()
+        with leave_alone():
+            batcher.execute()
+            found, _ = batcher.get()
+    assert found.trajectories["action/action"].shape == (2, 3)
 
 
 def test_atari_games_play_whole_episodes_with_the_seeds_of_a_reset():

@@ -1,0 +1,227 @@
+"""A GPU that the CPU plays: tensors that say they are on `cuda:0`, on a machine without one.
+
+Their data is in the host's memory. Operators that mix devices fail as they do with CUDA, and it is
+noted what crosses between host and GPU, or makes the host wait. Gradients are not played.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import subprocess
+import tempfile
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+from rlbatch.envs.atari import build
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
+
+_COPIES = ("aten._to_copy.", "aten.copy_.", "aten._foreach_copy_.")
+_INDEXES = ("aten.index.", "aten.index_put", "aten._index_put")
+_WAITS = ("aten._local_scalar_dense.", "aten.nonzero", "aten.equal.", "aten.masked_select.")
+
+
+class PlayedTensor(torch.Tensor):
+    """A tensor on the played GPU, around one on the CPU: `on_host`."""
+
+    on_host: torch.Tensor
+
+    @staticmethod
+    def __new__(cls, on_host: torch.Tensor, requires_grad: bool = False) -> PlayedTensor:
+        made = torch.Tensor._make_wrapper_subclass(
+            cls,
+            on_host.size(),
+            strides=on_host.stride(),
+            storage_offset=on_host.storage_offset(),
+            dtype=on_host.dtype,
+            device=GPU,
+            requires_grad=requires_grad,
+        )
+        made.on_host = on_host
+        return made
+
+    @classmethod
+    def __torch_dispatch__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        raise AssertionError(f"{func}: expected a GPU that is played, got a test that has ended")
+
+    def __repr__(self, **_: Any) -> str:
+        return f"{self.on_host!r} on the played GPU"
+
+    # What PyTorch does below its operators, where it is not seen.
+
+    def data_ptr(self) -> int:
+        return self.on_host.data_ptr()
+
+    def tolist(self) -> Any:
+        return self.cpu().tolist()
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return super().__getitem__(_on_gpu(index))
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if not isinstance(value, torch.Tensor):
+            value = torch.tensor(value, dtype=self.dtype)
+        super().__setitem__(_on_gpu(index), value)
+
+
+def _on_gpu(index: Any) -> Any:
+    """Returns an index with its lists and tensors on the GPU, where PyTorch copies them."""
+    if isinstance(index, tuple):
+        return tuple(_on_gpu(part) for part in index)
+    is_elsewhere = isinstance(index, torch.Tensor) and index.dim() and index.is_cpu
+    return torch.as_tensor(index).to(GPU) if isinstance(index, list) or is_elsewhere else index
+
+
+class _Created(TorchFunctionMode):
+    """Creates tensors from data on the host, and moves them to the GPU, as PyTorch does inside."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in (torch.tensor, torch.as_tensor) and kwargs.get("device") is not None:
+            device = kwargs.pop("device")
+            return func(*args, **kwargs).to(device)
+        return func(*args, **kwargs)
+
+
+class PlayedGPU(TorchDispatchMode):
+    """Runs operators on played tensors, while it is entered.
+
+    Attributes:
+        crossings: What has crossed between host and GPU, or made the host wait; a line each.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.crossings: list[str] = []
+        self._is_alone = False
+
+    @contextlib.contextmanager
+    def alone(self) -> Iterator[None]:
+        """Makes everything raise that crosses between host and GPU, or makes the host wait."""
+        self._is_alone = True
+        try:
+            yield
+        finally:
+            self._is_alone = False
+
+    def cross(self, what: str) -> None:
+        """Notes that something crosses or waits, or raises; see `alone`."""
+        if self._is_alone:
+            raise AssertionError(f"expected a GPU that is left alone, got {what}")
+        self.crossings.append(what)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs, name = dict(kwargs or {}), str(func)
+        device = kwargs.get("device")
+        if name.startswith(_COPIES):
+            is_on_gpu = self._copies(name, args, device)
+        else:
+            is_on_gpu = self._computes(name, args, kwargs) or _is_gpu(device)
+        if _is_gpu(device):
+            kwargs["device"] = CPU
+        on_host = pytree.tree_map_only(PlayedTensor, lambda one: one.on_host, (args, kwargs))
+        found = func(*on_host[0], **on_host[1])
+        if not is_on_gpu:
+            return found
+        played = pytree.tree_map_only(torch.Tensor, PlayedTensor, found)
+        return return_and_correct_aliasing(func, args, kwargs, played)
+
+    def _copies(self, name: str, args: tuple[Any, ...], device: torch.device | None) -> bool:
+        """Notes a copy between host and GPU; returns whether the copy is on the GPU."""
+        first, *rest = (isinstance(one, PlayedTensor) for one in pytree.tree_leaves(args[:2]))
+        if name.startswith("aten._to_copy."):
+            to, source = first if device is None else _is_gpu(device), first
+        else:
+            to, source = first, rest[-1]
+        if to != source:
+            self.cross(f"{name}, to the {'GPU' if to else 'host'}")
+        return to
+
+    def _computes(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+        """Notes an operator for which the host waits; returns whether it runs on the GPU.
+
+        Raises:
+            RuntimeError: Its tensors are on the CPU as well.
+        """
+        tensors = _tensors((args, kwargs))
+        if not any(isinstance(one, PlayedTensor) for one in tensors):
+            return False
+        # A number on the CPU is handed over with the call.
+        elsewhere = [one for one in tensors if not isinstance(one, PlayedTensor) and one.dim()]
+        if elsewhere:
+            raise RuntimeError(f"{name}: expected tensors on {GPU} alone, got {elsewhere}")
+        if _waits(name, args):
+            self.cross(f"{name}, which waits")
+        return True
+
+
+def _waits(name: str, args: tuple[Any, ...]) -> bool:
+    """Returns whether the answer, or the shape of it, depends on what a tensor holds."""
+    if name.startswith(_WAITS):
+        return True
+    is_mask = name.startswith(_INDEXES) and any(
+        one.dtype == torch.bool for one in _tensors(args[1])
+    )
+    # Where a number is written, the mask is not looked at.
+    is_filled = name.startswith(_INDEXES[1:]) and not isinstance(args[2], PlayedTensor)
+    return is_mask and not is_filled
+
+
+def _is_gpu(device: torch.device | None) -> bool:
+    return device is not None and device.type == GPU.type
+
+
+def _tensors(values: Any) -> list[torch.Tensor]:
+    return [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
+
+
+def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
+    """Plays a GPU during a test; its Atari kernels are those of `native/grid.h`."""
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU, which is not to be played")
+    _register_guard()
+    gpu = PlayedGPU()
+    properties = types.SimpleNamespace(multi_processor_count=1, major=9, minor=0)
+    kernels = build._grid_kernels()
+    monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
+    monkeypatch.setattr(build, "device_kernels", lambda games, _: [kernels] * len(games))
+    swaps = torch.__future__.get_swap_module_params_on_conversion()
+    torch.__future__.set_swap_module_params_on_conversion(True)  # Weights change their class.
+    try:
+        with gpu, _Created():
+            yield gpu
+    finally:
+        torch.__future__.set_swap_module_params_on_conversion(swaps)
+
+
+@functools.cache
+def _register_guard() -> None:
+    """Compiles and loads `played_gpu.cpp`."""
+    installed = Path(torch.__file__).parent
+    with tempfile.TemporaryDirectory() as folder:
+        library = Path(folder) / "played_gpu.so"
+        flags = ["-std=c++20", "-shared", "-fPIC", f"-I{installed / 'include'}"]
+        flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
+        source = Path(__file__).with_suffix(".cpp")
+        linked = [f"-L{installed / 'lib'}", "-lc10", "-o", library]
+        subprocess.run([*build.find_compiler(), *flags, source, *linked], check=True)
+        ctypes.CDLL(str(library))
