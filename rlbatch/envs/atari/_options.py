@@ -23,7 +23,7 @@ RAM_BYTES = 128
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
 
-_LARGEST = 2**31 - 1  # Of an int32.
+LARGEST = 2**31 - 1  # Of an int32.
 # How far a paddle is turned; ALE would take any, and beyond this its way in one frame overflows.
 MOST_STRENGTH = 1000.0
 
@@ -61,27 +61,20 @@ class Settings:
         if self.obs_type not in _OBS_TYPES:
             raise ValueError(f"obs_type: expected one of {_OBS_TYPES}, got {self.obs_type!r}")
         for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if field.type == "bool" and not isinstance(value, (bool, np.bool_)):
-                raise TypeError(f"{field.name}: expected a bool, got {value!r}")
+            if field.type == "bool":
+                check_bool(field.name, getattr(self, field.name))
         for name in ("frameskip", "stack_num", "img_height", "img_width"):
             check_count(name, getattr(self, name), 1)
         check_count("noop_max", self.noop_max, 0)
         for name in ("max_num_frames_per_episode", "mode", "difficulty"):
             if getattr(self, name) is not None:
                 least = 1 if name == "max_num_frames_per_episode" else 0
-                check_count(name, getattr(self, name), least, _LARGEST)
-        probability = self.repeat_action_probability
-        if isinstance(probability, bool) or not isinstance(probability, (int, float, np.number)):
-            raise TypeError(f"repeat_action_probability: expected a number, got {probability!r}")
-        if not 0 <= probability <= 1:
-            raise ValueError(
-                f"repeat_action_probability: expected a number from 0 to 1, got {probability!r}"
-            )
+                check_count(name, getattr(self, name), least, LARGEST)
+        check_number("repeat_action_probability", self.repeat_action_probability, 0, 1)
         n_bytes = math.prod(self.observation_shape)
-        if n_bytes > _LARGEST:
+        if n_bytes > LARGEST:
             raise ValueError(
-                f"stack_num: expected observations of at most {_LARGEST} bytes, got {n_bytes}"
+                f"stack_num: expected observations of at most {LARGEST} bytes, got {n_bytes}"
             )
         self._normalize()
 
@@ -117,6 +110,29 @@ def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) ->
         raise TypeError(f"{name}: expected an integer, got {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name}: expected an integer from {least} to {most}, got {value}")
+
+
+def check_number(name: str, value: Any, least: float, most: float) -> None:
+    """Checks that a value is a number from a range.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is too small or too large, or not a number (NaN).
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected a number from {least} to {most}, got {value!r}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Checks that a value is True or False.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected a bool, got {value!r}")
 
 
 class NativeOptions(ctypes.Structure):

@@ -146,11 +146,16 @@ class AtariEnv(VecEnv):
 
         Raises:
             ValueError: `env_info` holds something else, or not one seed per environment.
+            DtypeMismatchError: The seeds are no integers.
         """
         seeds = None if self._n_resets else self._seeds
         if env_info is not None and not env_info.empty():
             if set(env_info) != {"seed"}:
                 raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
+            if env_info["seed"].dtype not in _INTEGERS:
+                raise DtypeMismatchError(
+                    f"env_info: seed: expected integers, got {env_info['seed'].dtype}"
+                )
             lowest = env_info["seed"] & 0xFFFFFFFF
             seeds = self._seeds = _seeds(lowest.tolist(), self.n_envs())
             self._n_resets = 0

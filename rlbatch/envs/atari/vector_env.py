@@ -6,6 +6,7 @@ Source: the public Python part of ale-py 0.12.1, and experiments with it.
 from __future__ import annotations
 
 import logging
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,14 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlbatch.envs.atari._batch import Job, NativeBatch
-from rlbatch.envs.atari._options import MOST_STRENGTH, Settings, check_count
+from rlbatch.envs.atari._options import (
+    LARGEST,
+    MOST_STRENGTH,
+    Settings,
+    check_bool,
+    check_count,
+    check_number,
+)
 from rlbatch.envs.atari.games import find_game
 from rlbatch.errors import CallOrderError
 
@@ -114,11 +122,16 @@ class AtariVectorEnv(VectorEnv):
     ):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
+        check_bool("continuous", continuous)
+        check_bool("full_action_space", full_action_space)
         found = find_game(game)
         if continuous and found.n_legal_actions != 18:
             raise ValueError(f"continuous: expected a game with FIRE, got {found.name}")
         check_count("num_envs", num_envs, 1)
         check_count("batch_size", batch_size, 0, num_envs)
+        check_count("num_threads", num_threads, -LARGEST)
+        check_count("thread_affinity_offset", thread_affinity_offset, -LARGEST)
+        check_number("continuous_action_threshold", continuous_action_threshold, -inf, inf)
         if thread_affinity_offset >= 0:
             _log.warning("thread_affinity_offset has no effect, got %s", thread_affinity_offset)
         settings = Settings(
@@ -135,7 +148,7 @@ class AtariVectorEnv(VectorEnv):
             reward_clipping=reward_clipping,
             max_num_frames_per_episode=max_num_frames_per_episode,
             repeat_action_probability=repeat_action_probability,
-            full_action_space=full_action_space or continuous,
+            full_action_space=bool(full_action_space or continuous),
         )
         self._batch = NativeBatch([found], num_envs, settings, max(num_threads, 0))
         self.num_envs, self.batch_size = num_envs, batch_size or num_envs
@@ -229,6 +242,8 @@ class AtariVectorEnv(VectorEnv):
         elif isinstance(seed, np.ndarray) and seed.ndim:
             given = seed
         elif isinstance(seed, (int, np.integer)):
+            if not -LARGEST <= seed <= LARGEST:
+                raise ValueError(f"seed: expected a 32-bit integer, got {seed}")
             given = np.arange(int(seed), int(seed) + n)
         else:
             raise TypeError(f"seed: expected an int, an array or None, got {seed!r}")

@@ -452,6 +452,8 @@ def test_seeds_of_a_reset_are_those_of_a_new_environment():
     assert not all(torch.equal(x, y) for x, y in zip(other, expected, strict=True))
     with pytest.raises(ValueError, match="expected 2 seeds, one per environment, got 1"):
         env.reset(DictTensor({"seed": torch.tensor([0])}))
+    with pytest.raises(DtypeMismatchError, match=r"seed: expected integers, got torch\.float32"):
+        env.reset(DictTensor({"seed": torch.tensor([0.0, 1.5])}))
 
 
 def test_refuses_what_it_can_not_do():

@@ -338,6 +338,16 @@ def test_wrappers_and_gym_env_take_it():
         ({"autoreset_mode": "Disabled"}, ValueError, "autoreset_mode: expected one of"),
         ({"episodic_life": 1}, TypeError, "episodic_life: expected a bool, got 1"),
         ({"game": "skiing", "continuous": True}, ValueError, "continuous: .* got skiing"),
+        ({"continuous": "no"}, TypeError, "continuous: expected a bool, got 'no'"),
+        ({"full_action_space": "no"}, TypeError, "full_action_space: expected a bool"),
+        ({"continuous_action_threshold": "a"}, TypeError, "threshold: expected a number, got 'a'"),
+        ({"continuous_action_threshold": np.nan}, ValueError, "threshold: .* got nan"),
+        ({"num_threads": None}, TypeError, "num_threads: expected an integer, got None"),
+        (
+            {"thread_affinity_offset": None},
+            TypeError,
+            "thread_affinity_offset: expected an integer",
+        ),
     ],
 )
 def test_rejects_what_makes_no_sense(options, error, message):
@@ -370,6 +380,8 @@ def test_rejects_actions_that_do_not_fit(actions, error, message):
         ({"seed": np.array([1.5, 2.0])}, TypeError, "expected integers"),
         ({"seed": np.array([1, 2, 3])}, ValueError, "one per environment"),
         ({"seed": 2**31}, ValueError, "32-bit"),
+        ({"seed": 2**63}, ValueError, "32-bit"),
+        ({"seed": 2**31 - 1}, ValueError, "32-bit"),  # The second environment's would be one more.
         ({"options": {"reset_mask": [True, False]}}, TypeError, "boolean numpy array"),
         ({"options": {"reset_mask": np.array([True])}}, ValueError, r"shape \(2,\)"),
     ],
