@@ -41,8 +41,9 @@ def push_frame(
                 [0, 0, 3]])
     """
     _check(frames, frame.unsqueeze(1), initial_state.unsqueeze(1))
-    kept = torch.where(_over(initial_state, frames), torch.zeros_like(frames), frames)
-    return torch.cat([kept, frame.unsqueeze(1)], 1)
+    stack = torch.cat([frames, frame.unsqueeze(1)], 1)
+    _forget(stack[:, :-1], initial_state)
+    return stack
 
 
 def stack_frames(
@@ -79,17 +80,23 @@ def stack_frames(
     # Episodes are numbered; what comes before the trajectory belongs to its first one.
     episode = initial_state.long().cumsum(1)
     episode = torch.cat([torch.zeros_like(episode[:, :1]).expand(-1, n_before), episode], 1)
-    stacks = []
-    for age in range(n_before, -1, -1):
-        first = n_before - age
-        one, at = row[:, first : first + n_steps], episode[:, first : first + n_steps]
-        is_same = at == episode[:, n_before:]
-        stacks.append(torch.where(_over(is_same, one), one, torch.zeros_like(one)))
-    return torch.stack(stacks, 2)
+    stacks = torch.stack(_shifts(row, n_steps), 2)
+    _forget(stacks, torch.stack(_shifts(episode, n_steps), 2) != episode[:, n_before:, None])
+    return stacks
 
 
-def _over(mask: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return mask.reshape(*mask.shape, *[1] * (values.dim() - mask.dim()))
+def _shifts(row: torch.Tensor, n_steps: int) -> list[torch.Tensor]:
+    """Returns views of so many steps [B, n_steps, ...], each beginning one later."""
+    return [row[:, first : first + n_steps] for first in range(row.shape[1] - n_steps + 1)]
+
+
+def _forget(frames: torch.Tensor, is_gone: torch.Tensor) -> None:
+    """Writes 0 to some frames, [*is_gone.shape, ...]."""
+    is_gone = is_gone.reshape(*is_gone.shape, *[1] * (frames.dim() - is_gone.dim()))
+    if frames.is_floating_point() or frames.is_complex():
+        frames.masked_fill_(is_gone, 0)
+    else:
+        frames.mul_(~is_gone)  # Several times as fast on a CPU; but NaN times 0 is not 0.
 
 
 def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tensor) -> None:

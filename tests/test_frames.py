@@ -21,16 +21,19 @@ def literal_stack(frames, initial_state, before, b, t):
     return [torch.zeros_like(frames[b, 0])] * (k - len(stack)) + stack[::-1]
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(), (3, 2)])
-def test_stacks_equal_a_literal_loop(k, shape, device):
+def test_stacks_equal_a_literal_loop(k, shape, dtype, device):
     generator = torch.Generator().manual_seed(0)
-    frames = torch.randint(1, 255, (5, 9, *shape), dtype=torch.uint8, generator=generator)
-    before = torch.randint(1, 255, (5, k - 1, *shape), dtype=torch.uint8, generator=generator)
+    frames = torch.randint(1, 255, (5, 9, *shape), generator=generator).to(dtype)
+    before = torch.randint(1, 255, (5, k - 1, *shape), generator=generator).to(dtype)
     begins = torch.rand(5, 9, generator=generator) < 0.3
+    if dtype.is_floating_point:  # What is forgotten need not be a number that can be multiplied.
+        before[:], frames[:, :4] = torch.inf, -torch.inf
     found = stack_frames(frames.to(device), begins.to(device), before.to(device)).cpu()
     assert found.shape == (5, 9, k, *shape)
-    assert found.dtype == torch.uint8
+    assert found.dtype == dtype
     stack = before
     for t in range(9):
         pushed = push_frame(stack, frames[:, t], begins[:, t])

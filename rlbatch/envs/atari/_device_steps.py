@@ -110,11 +110,11 @@ class DeviceSteps:
         """Returns what to act on after what a step led to, but for frames."""
         done = after["done"]
         following = {
-            key: torch.where(done, torch.zeros_like(after[key]), after[key])
+            key: after[key].masked_fill(done, 0)
             for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action")
         }
         for key in ("episode_return", "episode_length"):
-            following[key] = torch.where(ended, torch.zeros_like(after[key]), after[key])
+            following[key] = after[key].masked_fill(ended, 0)
         following["initial_state"] = done.clone() if initial is None else initial | done
         following["lives"] = self.batch.results["lives"].to(torch.int64)
         return {key: following[key] for key in after}
