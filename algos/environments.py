@@ -24,7 +24,7 @@ from rlbatch import DictTensor, TemporalDictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
 from rlbatch.envs.atari import AtariEnv
 from rlbatch.envs.base import Observation
-from rlbatch.errors import DeviceLike
+from rlbatch.errors import CallOrderError, DeviceLike
 from rlbatch.seeding import derived_seed
 
 
@@ -181,8 +181,14 @@ class UntilDone(VecEnv):
         return observation, self._running
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
-        """Steps the running environments; see `VecEnv.step`."""
+        """Steps the running environments; see `VecEnv.step`.
+
+        Raises:
+            CallOrderError: There is none.
+        """
         ran = self._running
+        if not len(ran):
+            raise CallOrderError("step: expected a running environment, all have ended; reset")
         chosen = action["action"]
         actions = chosen.new_zeros(self.n_envs(), *chosen.shape[1:])
         actions[ran] = chosen

@@ -127,7 +127,6 @@ class Worker:
 
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
         self._recipe, self._allocate = recipe, allocate
-        _seed_generators(recipe.seeds.generators)
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
         _check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
         self.agent = recipe.create_agent(**recipe.agent_args)
@@ -153,7 +152,8 @@ class Worker:
         started = time.perf_counter()
         self._observation, self._running = self.env.reset(env_info)
         self.stats["env_s"] += time.perf_counter() - started
-        _check_device("env.reset", "observation", self._observation, self._recipe.device)
+        device = self._recipe.device
+        _check_device("env.reset", device, observation=self._observation, running=self._running)
         if len(self._running) != self.n_envs:
             raise EnvContractError(
                 f"reset: expected all {self.n_envs} environments to run, got {len(self._running)}"
@@ -174,7 +174,7 @@ class Worker:
             self._replace_agent_info(agent_info if rows is None else agent_info.index(rows.cpu()))
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
-            _check_device("agent.initial_state", "state", self._state, self._recipe.device)
+            _check_device("agent.initial_state", self._recipe.device, state=self._state)
             self._is_fresh = False
         if self._slots is not None:
             self._start_slots(self._slots, self._slot_info())
@@ -243,7 +243,12 @@ class Worker:
     ) -> DictTensor:
         """Writes a step, and drops what has ended; returns the state of what runs on."""
         everyone = self._unless_everyone()
-        slots = self._slots or self._first_slots(action, state, after)
+        if self._slots is None:  # Environments are looked at once.
+            device = self._recipe.device
+            _check_device("agent.__call__", device, action=action, state=state)
+            _check_device("env.step", device, _observation=after, observation=following)
+            _check_device("env.step", device, running=running)
+        slots = self._slots or self._first_slots(action)
         slots.write(t, everyone, self._observation, action, after)
         if self._is_direct and t + 1 < self._recipe.n_timesteps:
             slots.write_observation(t + 1, following)
@@ -253,11 +258,8 @@ class Worker:
         self._running = running
         return state
 
-    def _first_slots(self, action: DictTensor, state: DictTensor, after: DictTensor) -> SlotWriter:
+    def _first_slots(self, action: DictTensor) -> SlotWriter:
         """Returns the place to write to, now that it is known what is written."""
-        _check_device("agent.__call__", "action", action, self._recipe.device)
-        _check_device("agent.__call__", "state", state, self._recipe.device)
-        _check_device("env.step", "_observation", after, self._recipe.device)
         info = specs_of(self._first_info)
         self._slots = self._allocate(Layout(specs_of(self._observation), specs_of(action), info))
         self._start_slots(self._slots, self._first_info)
@@ -352,10 +354,15 @@ def _check_answer(answer: Any) -> None:
             raise TypeError(f"agent.__call__: {name}: expected a DictTensor, got {part!r}")
 
 
-def _check_device(stage: str, name: str, container: DictTensor, device: torch.device) -> None:
-    for key, tensor in container.items():
-        if tensor.device != device:
-            raise DeviceMismatchError(f"{name}/{key}", device, tensor.device, stage)
+def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            tensors = {name: value}
+        else:
+            tensors = {f"{name}/{key}": tensor for key, tensor in value.items()}
+        for key, tensor in tensors.items():
+            if tensor.device != device:
+                raise DeviceMismatchError(key, device, tensor.device, stage)
 
 
 # --- In the caller's process. ---
@@ -381,6 +388,11 @@ class LocalWorker:
         self._is_closed = False
         self._device = recipe.device
         with self._as_in_a_process():
+            _seed_generators(recipe.seeds.generators)
+            if _uses_cuda(
+                recipe.device
+            ):  # Else what seeds CUDA seeds the caller's, once it is used.
+                torch.cuda.manual_seed_all(recipe.seeds.generators)
             recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
             self._worker = Worker(recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
@@ -436,14 +448,22 @@ def _copy(leaf: Any) -> Any:
 def _seed_generators(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    torch.manual_seed(seed)
+    torch.default_generator.manual_seed(seed)
+
+
+def _seed_process(seed: int) -> None:
+    _seed_generators(seed)
+    torch.manual_seed(seed)  # CUDA's as well, once it is in use.
+
+
+def _uses_cuda(device: torch.device) -> bool:
+    return device.type == "cuda" or torch.cuda.is_initialized()
 
 
 def _get_generators(device: torch.device) -> tuple:
     # A CUDA generator's state (seed and offset) is kept on the host: this does not wait. All of
     # them: that is what `torch.manual_seed` seeds.
-    is_in_use = device.type == "cuda" or torch.cuda.is_initialized()
-    cuda = torch.cuda.get_rng_state_all() if is_in_use else []
+    cuda = torch.cuda.get_rng_state_all() if _uses_cuda(device) else []
     return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
 
 
@@ -476,6 +496,7 @@ def main(connection: Connection, dump_descriptor: int, parent: int) -> None:
         recipe = _load_recipe(_received(connection))
         torch.set_num_threads(recipe.num_threads)
         torch.set_default_dtype(recipe.default_dtype)
+        _seed_process(recipe.seeds.generators)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
         _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:

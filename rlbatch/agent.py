@@ -225,6 +225,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         self.__dict__["_agent"] = agent
         self.__dict__["_device"] = as_device(device)
         self.__dict__["_info_device"] = as_device(info_device)
+        self.__dict__["_has_parameters_there"] = False  # Since they were looked at last.
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:
         """Checks `agent_info`, the agent's parameters, and the state that comes out."""
@@ -242,6 +243,8 @@ class RL_Agent_CheckDevice(RL_Agent):
         history: TemporalDictTensor | None = None,
     ) -> tuple[DictTensor, State]:
         """Checks everything that goes in and comes out."""
+        if not self._has_parameters_there:
+            self._check_parameters("call")
         _check(self._info_device, "call", agent_info=agent_info)
         _check(self._device, "call", state=state, observation=observation, history=history)
         action, new_state = self._agent(state, observation, agent_info, history)
@@ -273,7 +276,12 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def __getattr__(self, name: str) -> Any:
         # Reached for what is not found above: the agent's attributes and methods of its own.
-        if name in ("_agent", "_device", "_info_device"):  # While it is being unpickled.
+        if name in (
+            "_agent",
+            "_device",
+            "_info_device",
+            "_has_parameters_there",
+        ):  # While it is being unpickled.
             raise AttributeError(name)
         value = getattr(self._agent, name)
         return self._checking_replay(name) if inspect.ismethod(value) else value
@@ -300,6 +308,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         def checked(*args: Any, **kwargs: Any) -> Any:
             batches = [x for x in (*args, *kwargs.values()) if isinstance(x, Trajectories)]
             for batch in batches:
+                self._check_before_replay(name, batch)
                 _check(self._device, name, info=batch.info, trajectories=batch.trajectories)
             result = method(*args, **kwargs)
             if batches:
@@ -308,6 +317,14 @@ class RL_Agent_CheckDevice(RL_Agent):
             return result
 
         return checked
+
+    def _check_before_replay(self, name: str, batch: Trajectories) -> None:
+        if not self._has_parameters_there:
+            self._check_parameters(name)
+        has_info = any(key.startswith("agent_info/") for key in batch.info)
+        found = as_device(self._agent.info_device)
+        if name == "call_replay" and has_info and found != self._info_device:
+            raise DeviceMismatchError("agent.info_device", self._info_device, found, name)
 
     def _check_parameters(self, stage: str) -> None:
         """Checks every module that is the agent, one of its attributes, or in a list of them."""
@@ -322,6 +339,7 @@ class RL_Agent_CheckDevice(RL_Agent):
                     parameters=dict(module.named_parameters(name)),
                     buffers=dict(module.named_buffers(name)),
                 )
+        self.__dict__["_has_parameters_there"] = True
 
 
 def _check(device: torch.device, stage: str, **containers: Any) -> None:

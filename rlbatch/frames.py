@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import torch
 
-from rlbatch.errors import ShapeError
+from rlbatch.errors import DeviceMismatchError, ShapeError
 
 
 def push_frame(
@@ -33,6 +33,7 @@ def push_frame(
 
     Raises:
         ShapeError: The shapes do not fit.
+        DeviceMismatchError: Tensors on different devices.
 
     Example:
         >>> frames = torch.tensor([[1, 2], [1, 2]])
@@ -65,6 +66,7 @@ def stack_frames(
 
     Raises:
         ShapeError: The shapes do not fit.
+        DeviceMismatchError: Tensors on different devices.
 
     Example:
         >>> frames = torch.tensor([[3, 4, 5]])
@@ -106,6 +108,9 @@ def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tens
     ):
         expected = ("B", "k - 1", *frames.shape[2:])
         raise ShapeError(f"frames before: expected {expected}, got {tuple(before.shape)}")
+    for name, tensor in {"frames before": before, "initial_state": initial_state}.items():
+        if tensor.device != frames.device:
+            raise DeviceMismatchError(name, frames.device, tensor.device)
     if before.dtype != frames.dtype:
         raise ShapeError(f"frames before: expected {frames.dtype}, got {before.dtype}")
     if initial_state.shape != frames.shape[:2]:

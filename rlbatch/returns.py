@@ -28,7 +28,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlbatch.errors import DtypeMismatchError, ShapeError
+from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 
 
 class VTrace(NamedTuple):
@@ -75,6 +75,7 @@ def discounted_returns(
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
         TypeError: Not a tensor, or a flag that is not bool.
         DtypeMismatchError: Floats of different dtypes.
+        DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` is a number outside [0, 1].
 
     Example:
@@ -129,6 +130,7 @@ def n_step_returns(  # noqa: PLR0913
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
         TypeError: Not a tensor, or a flag that is not bool.
         DtypeMismatchError: Floats of different dtypes.
+        DeviceMismatchError: Tensors on different devices.
         ValueError: `n` is below 1, or `discount` is a number outside [0, 1].
 
     Example:
@@ -187,6 +189,7 @@ def gae(  # noqa: PLR0913
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
         TypeError: Not a tensor, or a flag that is not bool.
         DtypeMismatchError: Floats of different dtypes.
+        DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` or `lambda_` is a number outside [0, 1].
 
     Example:
@@ -261,6 +264,7 @@ def vtrace(  # noqa: PLR0913
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
         TypeError: Not a tensor, or a flag that is not bool.
         DtypeMismatchError: Floats of different dtypes.
+        DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` or `lambda_` is a number outside [0, 1].
 
     Example:
@@ -369,6 +373,8 @@ def _check_sequence(name: str, found: Tensor, reward: Tensor, dtype: torch.dtype
     if found.dtype != dtype:
         error = TypeError if dtype == torch.bool else DtypeMismatchError
         raise error(f"{name}: expected {dtype}, got {found.dtype}")
+    if found.device != reward.device:
+        raise DeviceMismatchError(name, reward.device, found.device)
     if found.shape != reward.shape:
         shapes = f"{list(reward.shape)}, got {list(found.shape)}"
         raise ShapeError(f"{name}: expected the shape of reward, {shapes}")

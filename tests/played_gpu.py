@@ -81,7 +81,9 @@ def _on_gpu(index: Any) -> Any:
     if isinstance(index, tuple):
         return tuple(_on_gpu(part) for part in index)
     is_elsewhere = isinstance(index, torch.Tensor) and index.dim() and index.is_cpu
-    return torch.as_tensor(index).to(GPU) if isinstance(index, list) or is_elsewhere else index
+    if isinstance(index, list):
+        return torch.tensor(index, dtype=None if index else torch.int64).to(GPU)
+    return index.to(GPU) if is_elsewhere else index
 
 
 class _Created(TorchFunctionMode):
@@ -144,14 +146,19 @@ class PlayedGPU(TorchDispatchMode):
 
     def _copies(self, name: str, args: tuple[Any, ...], device: torch.device | None) -> bool:
         """Notes a copy between host and GPU; returns whether the copy is on the GPU."""
-        first, *rest = (isinstance(one, PlayedTensor) for one in pytree.tree_leaves(args[:2]))
         if name.startswith("aten._to_copy."):
-            to, source = first if device is None else _is_gpu(device), first
+            source = isinstance(args[0], PlayedTensor)
+            pairs = [(source if device is None else _is_gpu(device), source)]
         else:
-            to, source = first, rest[-1]
-        if to != source:
-            self.cross(f"{name}, to the {'GPU' if to else 'host'}")
-        return to
+            targets, sources = (pytree.tree_leaves(one) for one in args[:2])
+            pairs = [
+                tuple(isinstance(one, PlayedTensor) for one in pair)
+                for pair in zip(targets, sources, strict=True)
+            ]
+        for to, source in pairs:
+            if to != source:
+                self.cross(f"{name}, to the {'GPU' if to else 'host'}")
+        return pairs[0][0]
 
     def _computes(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Notes an operator for which the host waits; returns whether it runs on the GPU.

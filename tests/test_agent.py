@@ -337,6 +337,27 @@ def test_the_checker_looks_at_what_goes_in():
         on_meta.initial_state(DictTensor({"epsilon": torch.zeros(2)}), 2)
 
 
+@pytest.mark.parametrize("stage", ["call", "call_replay"])
+def test_the_checker_looks_at_parameters_before_it_acts(stage):
+    agent = RL_Agent_CheckDevice(OnMeta("parameters"), "meta")
+    memory = DictTensor({"memory": torch.zeros(2, device="meta")})
+    calls = {
+        "call": lambda: agent(memory, observation(META), DictTensor()),
+        "call_replay": lambda: agent.call_replay(trajectories_on(META), 0, None),
+    }
+    with pytest.raises(DeviceMismatchError, match=f"{stage}: parameters/model.weight: .*meta.*cpu"):
+        calls[stage]()
+
+
+def test_the_checker_looks_at_where_a_replay_takes_its_infos():
+    agent = RL_Agent_CheckDevice(OnMeta(None), "meta", info_device="meta")
+    agent.call_replay(trajectories_on(META), 0, None)
+    replayed = trajectories_on(META)
+    replayed.info.set("agent_info/epsilon", torch.zeros(2, device="meta"))
+    with pytest.raises(DeviceMismatchError, match="call_replay: agent.info_device: .*meta.*cpu"):
+        agent.call_replay(replayed, 0, None)
+
+
 @pytest.mark.gpu
 def test_on_a_gpu_the_checker_passes_what_is_right_and_names_what_is_wrong():
     class OnGpu(FeedForward):

@@ -520,6 +520,50 @@ def test_an_environment_or_agent_on_the_wrong_device_is_named():
             batcher.execute()
 
 
+@pytest.mark.parametrize(
+    ("part", "match"),
+    [
+        ("reset", "env.reset: running: .*cpu.*meta"),
+        ("after", "env.step: _observation/frame: .*cpu.*meta"),
+        ("following", "env.step: observation/frame: .*cpu.*meta"),
+        ("running", "env.step: running: .*cpu.*meta"),
+    ],
+)
+def test_each_part_of_what_an_environment_returns_is_looked_at(part, match):
+    class Astray(CountingEnv):
+        def reset(self, env_info=None):
+            observation, running = super().reset(env_info)
+            return observation, running.to("meta") if part == "reset" else running
+
+        def step(self, action):
+            (after, ran), (following, running) = super().step(action)
+            after = after.to("meta") if part == "after" else after
+            following = following.to("meta") if part == "following" else following
+            return (after, ran), (following, running.to("meta") if part == "running" else running)
+
+    def create_env(seed):
+        return Astray(LENGTHS, True)
+
+    def use(batcher):
+        batcher.reset()
+        batcher.execute()
+
+    with make_batcher(0, create_env=create_env, env_args={}) as batcher:
+        with pytest.raises(DeviceMismatchError, match=match):
+            use(batcher)
+
+
+def test_a_batcher_on_the_cpu_leaves_the_seed_of_cuda_to_its_caller(monkeypatch):
+    seeds = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeds.append)
+    with make_batcher(0, create_agent=RandomAgent, seeds=5) as batcher:
+        batcher.reset()
+        batcher.execute()
+    assert not seeds
+    torch.manual_seed(7)
+    assert seeds == [7]
+
+
 def test_history_holds_the_slot_so_far_for_those_that_run():
     class Historian(CountingAgent):
         def require_history(self):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.errors import ShapeError
+from rlbatch.errors import DeviceMismatchError, ShapeError
 from rlbatch.frames import push_frame, stack_frames
 
 
@@ -69,6 +69,14 @@ def test_they_are_those_of_an_environment(life_loss_info):
     before = torch.zeros(3, 3, 84, 84, dtype=torch.uint8)
     found = stack_frames(torch.stack(frames, 1), begins & whole, before)
     assert torch.equal(found, torch.stack([one["frame"] for one in seen], 1))
+
+
+def test_devices_that_differ():
+    frames, begins = torch.zeros(2, 5, 4), torch.zeros(2, 5, dtype=torch.bool)
+    with pytest.raises(DeviceMismatchError, match="frames before: .* on cpu, got one on meta"):
+        stack_frames(frames, begins, torch.zeros(2, 3, 4, device="meta"))
+    with pytest.raises(DeviceMismatchError, match="initial_state: .* on cpu, got one on meta"):
+        push_frame(frames, frames[:, 0], begins[:, 0].to("meta"))
 
 
 def test_shapes_that_do_not_fit():

@@ -20,6 +20,8 @@ def numbers() -> torch.Tensor:
         (lambda x: x.__setitem__(x > 1, 0.0), None),
         (lambda x: x.copy_(torch.zeros(3)), "to the GPU"),
         (lambda x: x[[0, 2]], "to the GPU"),
+        (lambda x: torch._foreach_copy_([x, x], [torch.ones(3), x]), "to the GPU"),
+        (lambda x: torch._foreach_copy_([x, x], [x, torch.ones(3)]), "to the GPU"),
         (lambda x: x.to("cpu"), "to the host"),
         (lambda x: x.item() if x.dim() == 0 else x[0].item(), "waits"),
         (lambda x: x.tolist(), "to the host"),

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from rlbatch.errors import DtypeMismatchError, ShapeError
+from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 from rlbatch.returns import discounted_returns, gae, n_step_returns, vtrace
 
 DISCOUNT, LAMBDA = 0.9, 0.7
@@ -449,3 +449,15 @@ def test_rejects_a_lambda_outside_0_and_1(estimate):
 def test_rejects_a_window_without_steps():
     with pytest.raises(ValueError, match="^n: expected 1 or more steps, got 0$"):
         n_steps_of(random_rows(8), n=0)
+
+
+@pytest.mark.parametrize("name", ["value_tp1", "terminated", "mask"])
+def test_tensors_on_different_devices_are_named(name):
+    floats = {key: torch.zeros(2, 3) for key in ("reward", "value_t", "value_tp1")}
+    flags = {
+        key: torch.zeros(2, 3, dtype=torch.bool) for key in ("terminated", "truncated", "mask")
+    }
+    arguments = {**floats, **flags}
+    arguments[name] = arguments[name].to("meta")
+    with pytest.raises(DeviceMismatchError, match=f"^{name}: .* on cpu, got one on meta"):
+        gae(**arguments, discount=0.9, lambda_=0.9)

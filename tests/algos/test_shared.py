@@ -239,6 +239,8 @@ def test_environments_that_reset_themselves_can_play_one_episode_each():
         assert [inner.actions[k] for k in ran.tolist()] == [1] * len(ran)
         lengths += after["episode_length"][after["done"]].tolist()
     assert not len(running)
+    with pytest.raises(CallOrderError, match="expected a running environment"):
+        env.step(DictTensor({"action": torch.zeros(0, dtype=torch.int64)}))
     assert len(lengths) == 5
     assert len(set(lengths)) > 1, "no episode was shorter than another"
 

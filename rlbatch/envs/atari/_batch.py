@@ -20,10 +20,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlbatch._slots import free_shared_memory
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import (
+    MOST_THREADS,
     RAM_BYTES,
     GameSpec,
     KnownResets,
@@ -118,7 +120,7 @@ class Batch:
         """
         if ids is None:
             return list(range(self.n_envs))
-        found = np.atleast_1d(np.asarray(ids))
+        found = np.atleast_1d(np.asarray(ids.cpu() if isinstance(ids, torch.Tensor) else ids))
         if found.ndim != 1 or (found.dtype.kind not in "iu" and found.size):
             raise TypeError(f"ids: expected integers, got {ids!r}")
         numbers = [int(one) for one in found]
@@ -201,7 +203,7 @@ class NativeBatch(Batch):
         *,
         knows_all: bool = False,
     ):
-        check_count("num_threads", num_threads, 0, 4096)
+        check_count("num_threads", num_threads, 0, MOST_THREADS)
         super().__init__(games, n_envs, settings)
         self._check_memory()
         self.results: dict[str, np.ndarray] = {

@@ -253,13 +253,21 @@ class DeviceBatch(Batch):
         return self._shared["states"][ids, begin : begin + 128].cpu().numpy()
 
     def render(self, ids: list[int]) -> np.ndarray:
-        """Returns the pictures on the screens, [n, height, 160, 3] uint8; see `NativeBatch`."""
+        """Returns the pictures on the screens, [n, height, 160, 3] uint8; see `NativeBatch`.
+
+        Raises:
+            ValueError: There are no pictures, or they differ in height.
+        """
         self.check_idle("render")
+        if not ids:
+            raise ValueError("ids: expected at least one environment, got none")
         return self._on_host(ids).render(list(range(len(ids))))
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`."""
         self.check_idle("from_ale")
+        if not ids:
+            return
         batch = self._on_host(ids)
         everyone = list(range(len(ids)))
         batch.from_ale(everyone, ale)
@@ -313,6 +321,7 @@ class DeviceBatch(Batch):
 
     def bytes_per_env(self) -> int:
         """Returns the bytes that an environment takes, its observation stack included."""
+        self.check_open("bytes_per_env")
         per_env = sum(tensor.shape[1] for tensor in (*self._shared.values(), self._ring))
         results = sum(tensor.element_size() for tensor in self.results.values())
         return per_env + results + self._kernels[0].sizes["Log"]

@@ -127,7 +127,7 @@ class HostSteps:
         results = self.batch.results
         current = self._after(results["last_action"])
         current["initial_state"] = results["episode_length"] == 0
-        self._restart(current, current["done"])
+        self._restart(current, current["done"].copy())  # It is written to.
         return _tensors({"frame": frames, **current})
 
 

@@ -21,6 +21,7 @@ _SYSTEM_SEED = 4753849
 RAM_BYTES = 128
 # Of RAM, as with the same names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
+MOST_THREADS = 4096
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
 
 LARGEST = 2**31 - 1  # Of an int32.

@@ -13,7 +13,7 @@ from gymnasium import spaces
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
-from rlbatch.envs.atari._options import Settings, check_count
+from rlbatch.envs.atari._options import MOST_THREADS, Settings, check_count
 from rlbatch.envs.atari.build import plays_grid
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.base import Observation, VecEnv
@@ -116,6 +116,7 @@ class AtariEnv(VecEnv):
             raise ValueError(f"device: expected one that is there, got {self.device} without CUDA")
         check_count("n_envs", n_envs, 1)
         num_threads = options.pop("num_threads", 0)
+        check_count("num_threads", num_threads, 0, MOST_THREADS)
         self._decorrelate_steps = options.pop("decorrelate_steps", 0)
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
         settings = _settings(options)
@@ -168,7 +169,7 @@ class AtariEnv(VecEnv):
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Steps all environments; see `VecEnv.step`.
 
-        Where no episode ended, the two observations are the same object.
+        Where no episode ended, the two observations are the same object on a CPU.
 
         Args:
             action: `action` [n_envs] integers: places in the action space.
@@ -223,9 +224,11 @@ class AtariEnv(VecEnv):
             ids: Numbers of environments; None for all.
 
         Raises:
+            CallOrderError: Before the first `reset`.
             ValueError: `obs_type` is "ram", for which nothing is drawn; or the screens differ in
                 height: some games have 250 lines and others 210.
         """
+        self._check_was_reset("render")
         return torch.from_numpy(self._batch.render(self._batch.ids(ids))).to(self.device)
 
     def get_state(self, ids: Any = None) -> torch.Tensor:

@@ -329,6 +329,40 @@ def test_an_action_that_does_not_exist_is_reported(make: MakeEnv) -> None:
     env.get_ram()
 
 
+@pytest.mark.parametrize("action", [-1, 6, 2**32 + 2, -(2**63)])
+def test_an_action_that_does_not_exist_does_nothing(make: MakeEnv, action: int) -> None:
+    env, other = make("pong", 1, seed=0), make("pong", 1, seed=0)
+    for one, number in ((env, action), (other, 0)):
+        one.reset()
+        for _ in range(5):
+            one._steps.step(torch.tensor([number], device=env.device))
+    with pytest.raises(ValueError, match="from 0 to 5"):
+        env.get_ram()
+    assert torch.equal(env.get_ram(), other.get_ram())
+
+
+def test_calls_for_some_environments(make: MakeEnv) -> None:
+    env = make("pong", 3, seed=0)
+    with pytest.raises(CallOrderError, match="render"):
+        env.render()
+    _, running = env.reset()
+    assert torch.equal(env.get_state(running[1:]), env.get_state([1, 2]))
+    assert torch.equal(env.get_ram(running[0]), env.get_ram(0))
+    assert len(env.get_state([])) == 0
+    with pytest.raises(ValueError, match="ids: expected at least one"):
+        env.render([])
+    ale = ale_py.ALEInterface()
+    ale.loadROM(str(rom_folder() / "pong.bin"))
+    before = env.get_state()
+    env.from_ale(ale, [])
+    assert torch.equal(env.get_state(), before)
+    with pytest.raises(TypeError, match="num_threads: expected an integer, got 'x'"):
+        make("pong", 1, num_threads="x")
+    env.close()
+    with pytest.raises(CallOrderError):
+        env.bytes_per_env()
+
+
 def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
     env = make("pong", 2, seed=0)
     env.reset()

@@ -150,6 +150,9 @@ def test_a_lost_life_that_is_only_told_does_not_end_the_count():
         assert torch.equal(after["done"], lost)
         assert torch.equal(following["initial_state"], lost)
         assert not following["done"].any()
+        now = env.observe()
+        for key in following:
+            assert torch.equal(now[key], following[key]), key
         goes_on = lost & (after["lives"] > 0)
         for key in ("episode_return", "episode_length", "frame", "lives"):
             assert torch.equal(following[key][goes_on], after[key][goes_on])
@@ -459,7 +462,7 @@ def test_seeds_of_a_reset_are_those_of_a_new_environment():
 def test_refuses_what_it_can_not_do():
     env = AtariEnv("pong", 2, seed=0)
     action = DictTensor({"action": torch.tensor([0, 0])})
-    for call in (lambda: env.step(action), env.observe, env.get_state):
+    for call in (lambda: env.step(action), env.observe, env.get_state, env.render):
         with pytest.raises(CallOrderError, match="expected a reset before, got none"):
             call()
     with pytest.raises(ValueError, match=r"env_info: expected seed alone, got \['x'\]"):
@@ -475,8 +478,10 @@ def test_refuses_what_it_can_not_do():
             env.step(DictTensor({"action": wrong}))
     with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
         env.render([2])
+    ram = AtariEnv("pong", 1, obs_type="ram")
+    ram.reset()
     with pytest.raises(ValueError, match="got ram, which draws nothing"):
-        AtariEnv("pong", 1, obs_type="ram").render()
+        ram.render()
     env.close()
     env.close()
     with pytest.raises(CallOrderError, match="expected an open environment, got a closed one"):

@@ -117,8 +117,9 @@ RLB_FN void step_kernel(const DeviceBatch& b, s32 job, const u8* jobs, const s64
     if (job == kStartCountJob) environment.start_count();
     if (job == kStepJob) {
       const s64 action = actions[env];
-      if (action < 0 || action >= b.game->n_actions) b.errors[kNoSuchAction] = 1;
-      environment.step(static_cast<s32>(action), 1.0f);
+      const bool exists = action >= 0 && action < b.game->n_actions;
+      if (!exists) b.errors[kNoSuchAction] = 1;
+      environment.step(exists ? static_cast<s32>(action) : -1, 1.0f);
     }
     if (job == kRestartJob) return write_place(b, env, environment);
     write_results(b, env, environment);
