@@ -389,9 +389,8 @@ class LocalWorker:
         self._device = recipe.device
         with self._as_in_a_process():
             _seed_generators(recipe.seeds.generators)
-            if _uses_cuda(
-                recipe.device
-            ):  # Else what seeds CUDA seeds the caller's, once it is used.
+            # Before CUDA is in use, it is the caller's that would be seeded, when it is.
+            if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
             recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
             self._worker = Worker(recipe, allocate)

@@ -194,6 +194,9 @@ def replay_agent_stateless(
     return getattr(agent, replay_method_name)(trajectories)
 
 
+_OWN = ("_agent", "_device", "_info_device", "_has_parameters_there")  # Of the class below.
+
+
 class RL_Agent_CheckDevice(RL_Agent):
     """Wraps an agent and raises where a tensor goes in or comes out on the wrong device.
 
@@ -276,12 +279,7 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def __getattr__(self, name: str) -> Any:
         # Reached for what is not found above: the agent's attributes and methods of its own.
-        if name in (
-            "_agent",
-            "_device",
-            "_info_device",
-            "_has_parameters_there",
-        ):  # While it is being unpickled.
+        if name in _OWN:  # While it is being unpickled.
             raise AttributeError(name)
         value = getattr(self._agent, name)
         return self._checking_replay(name) if inspect.ismethod(value) else value
