@@ -301,6 +301,7 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
         [N] int64 (int32 where the index is), counted from the front.
 
     Raises:
+        IndexError: There is no such row. Of an index that is on the device, nobody looks.
         ShapeError: The index is not [N], or the mask not [B].
         DtypeMismatchError: The index holds neither integers nor bools.
     """
@@ -308,7 +309,9 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
         rows = index
     else:
         empty = isinstance(index, list) and not index  # Of which torch makes float32.
-        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None, device=device)
+        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None)
+        _check_rows(rows, n_elems)
+        rows = rows.to(device)
     if rows.dtype == torch.bool:
         check_shape("index", rows, (n_elems,))
         return rows.nonzero().squeeze(1)
@@ -317,6 +320,18 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
     if rows.dim() != 1:
         raise ShapeError(f"index: expected shape [N], got {tuple(rows.shape)}")
     return torch.add(rows, rows < 0, alpha=n_elems)  # B more where it counts from the end.
+
+
+def _check_rows(rows: torch.Tensor, n_elems: int) -> None:
+    """Checks that there are such rows, as far as a GPU, which would fail for good, is spared it.
+
+    Raises:
+        IndexError: There is none.
+    """
+    if rows.dtype in (torch.int64, torch.int32) and rows.is_cpu and rows.numel():
+        for row in rows.aminmax():
+            if not -n_elems <= int(row) < n_elems:
+                raise IndexError(f"index: expected one of {n_elems} rows, got {int(row)}")
 
 
 def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

@@ -138,6 +138,14 @@ def test_an_agent_info_for_one_execute_goes_to_the_gpu_and_nothing_comes_back(pl
         assert found.info["agent_info/epsilon"].tolist() == [1.0] * len(LENGTHS)
 
 
+def test_a_row_that_is_not_there_is_refused_before_the_gpu_looks_for_it(gpu):
+    rows = DictTensor({"a": torch.arange(3, device=gpu)})
+    for index in ([0, 3], torch.tensor([-4])):
+        with pytest.raises(IndexError, match="^index: expected one of 3 rows, got -?[34]$"):
+            rows.index(index)
+    assert rows.index([0, -1])["a"].tolist() == [0, 2]
+
+
 @pytest.mark.gpu
 def test_weights_on_the_gpu_reach_a_process_on_the_cpu_and_open_no_context_there():
     class Weighted(RL_Agent):
