@@ -246,10 +246,10 @@ class RL_Agent_CheckDevice(RL_Agent):
         history: TemporalDictTensor | None = None,
     ) -> tuple[DictTensor, State]:
         """Checks everything that goes in and comes out."""
-        if not self._has_parameters_there:
-            self._check_parameters("call")
         _check(self._info_device, "call", agent_info=agent_info)
         _check(self._device, "call", state=state, observation=observation, history=history)
+        if not self._has_parameters_there:
+            self._check_parameters("call")
         action, new_state = self._agent(state, observation, agent_info, history)
         _check(self._device, "call", action=action, new_state=new_state)
         return action, new_state
@@ -306,8 +306,8 @@ class RL_Agent_CheckDevice(RL_Agent):
         def checked(*args: Any, **kwargs: Any) -> Any:
             batches = [x for x in (*args, *kwargs.values()) if isinstance(x, Trajectories)]
             for batch in batches:
-                self._check_before_replay(name, batch)
                 _check(self._device, name, info=batch.info, trajectories=batch.trajectories)
+                self._check_before_replay(name, batch)
             result = method(*args, **kwargs)
             if batches:
                 results = result if isinstance(result, tuple) else (result,)
