@@ -67,6 +67,9 @@ class PlayedTensor(torch.Tensor):
     def tolist(self) -> Any:
         return self.cpu().tolist()
 
+    def record_stream(self, stream: Any) -> None:
+        self.used_on = [*getattr(self, "used_on", []), stream]
+
     def __getitem__(self, index: Any) -> torch.Tensor:
         return super().__getitem__(_on_gpu(index))
 
@@ -209,6 +212,7 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: "the only stream")
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
     monkeypatch.setattr(build, "device_kernels", lambda games, _: [kernels] * len(games))
     swaps = torch.__future__.get_swap_module_params_on_conversion()

@@ -92,6 +92,7 @@ class DeviceBatch(Batch):
         self.device = device
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = build.device_kernels(self._in_turn, device)
+        self._streams = [_current_stream(device)]  # The memory's own, and others that use it.
         self._is_open = True
         self.n_warps = _n_warps(device)
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
@@ -233,6 +234,7 @@ class DeviceBatch(Batch):
             n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
             n_blocks = -(-n // n_threads)
             kernels.launch("rlb_step", n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
+        self._note_stream()
 
     def observe(self) -> torch.Tensor:
         """Returns the stacks of observations, [n_envs, *observation_shape] uint8."""
@@ -242,7 +244,17 @@ class DeviceBatch(Batch):
         for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
             n = self._n_of(i)
             kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
+        self._note_stream()
         return out
+
+    def _note_stream(self) -> None:
+        """Lets what the current stream has begun end before the memory is anybody else's."""
+        stream = _current_stream(self.device)
+        if stream is None or stream in self._streams:
+            return
+        self._streams.append(stream)
+        for tensor in (*self._batches, *(one for kept in self._kept for one in kept.values())):
+            tensor.record_stream(stream)
 
     # --- Looking in; these wait for the device. ---
 
@@ -312,6 +324,7 @@ class DeviceBatch(Batch):
         arguments = _pointer(numbers), _pointer(bodies), np.int64(bodies.shape[1])
         batch = _pointer(self._batches[game])
         self._kernels[game].launch(name, len(ids), _LOOK_THREADS, 0, batch, *arguments)
+        self._note_stream()
 
     def _state_bytes(self) -> int:
         sizes, ring = self._kernels[0].sizes, int(np.prod(self.shape[1:]))
@@ -363,6 +376,11 @@ def _n_warps(device: torch.device) -> int:
     if device.type == "cpu":
         return 1
     return _WARPS_AT_ONCE * torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _current_stream(device: torch.device) -> torch.cuda.Stream | None:
+    """Returns PyTorch's current stream of a GPU; None where the CPU plays one."""
+    return torch.cuda.current_stream(device) if device.type == "cuda" else None
 
 
 def _pointer(tensor: torch.Tensor | None) -> np.uint64:

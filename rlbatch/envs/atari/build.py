@@ -21,6 +21,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+import threading
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -49,6 +50,7 @@ _NAME = "librlbatch_atari"
 _COMPILERS = ("c++", "g++", "clang++")
 _COMPILE_TIMEOUT_S = 600
 
+_IMPORTING = threading.Lock()
 _log = logging.getLogger(__name__)
 
 # The libraries of a wheel, the best first, and what Linux calls the instructions that they
@@ -354,7 +356,8 @@ class _CudaKernels:
     def __init__(self, path: Path, device: torch.device):
         cupy = import_cupy()
         self._device, self._cupy = device, cupy
-        with cupy.cuda.Device(device.index):
+        with cupy.cuda.Device(device.index) as current:
+            current.use()  # A thread that has not used it yet may find no context otherwise.
             module = cupy.RawModule(path=str(path))
             self._functions = {name: module.get_function(name) for name in _KERNELS}
         self.sizes = _sizes(self, device)
@@ -411,6 +414,7 @@ def kernel_attributes(game: Game, device: torch.device) -> dict[str, dict[str, i
         }
 
 
+@functools.cache
 def import_cupy() -> Any:
     """Returns the module `cupy`.
 
@@ -418,7 +422,8 @@ def import_cupy() -> Any:
         BuildError: It is not installed, or does not work.
     """
     try:
-        with warnings.catch_warnings():
+        # The filters are the process's: threads that set them side by side leave the wrong ones.
+        with _IMPORTING, warnings.catch_warnings():
             warnings.simplefilter("ignore")  # About a machine without a GPU, which can compile.
             import cupy  # noqa: PLC0415
     except Exception as error:

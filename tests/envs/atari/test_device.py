@@ -7,6 +7,7 @@ and cooperation of threads.
 from __future__ import annotations
 
 import functools
+import gc
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -22,6 +23,7 @@ from rlbatch.envs.atari import GAMES, AtariEnv, build
 from rlbatch.envs.atari.roms import rom_folder
 from rlbatch.errors import CallOrderError
 from tests.helpers import no_waiting_for_the_gpu
+from tests.played_gpu import GPU, PlayedGPU
 
 MakeEnv = Callable[..., AtariEnv]
 LeaveAlone = Callable[[], AbstractContextManager[None]]
@@ -300,6 +302,40 @@ def test_steps_in_a_cuda_graph() -> None:
         _, (expected, _) = plain.step(DictTensor({"action": static["action"].clone()}))
         for key in expected.keys():
             assert torch.equal(following[key], expected[key]), f"step {t}: {key}"
+
+
+# --- Streams. ---
+
+
+def test_memory_is_known_to_the_streams_that_use_it(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = AtariEnv("pong", 2, device=GPU, seed=0)
+    env.reset()
+    memory = [*env._batch._batches, *env._batch._kept[0].values()]
+    assert not any(hasattr(one, "used_on") for one in memory)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda _: "another stream")
+    for _ in range(2):
+        env.step(acts(env))
+    assert [one.used_on for one in memory] == [["another stream"]] * len(memory)
+
+
+@pytest.mark.gpu
+def test_memory_is_kept_for_what_another_stream_still_runs() -> None:
+    env = AtariEnv("pong", 256, device="cuda", seed=0)
+    env.reset()
+    action = acts(env)
+    env.step(action)
+    shapes = [one.shape for one in env._batch._shared.values()]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()):
+        torch.cuda._sleep(10**9)
+        env.step(action)
+    del env
+    gc.collect()
+    fresh = [torch.zeros(shape, dtype=torch.uint8, device="cuda") for shape in shapes]
+    torch.cuda.synchronize()
+    assert not any(one.any() for one in fresh)
 
 
 # --- Actions. ---

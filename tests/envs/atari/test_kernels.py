@@ -7,6 +7,8 @@ import ctypes
 import importlib.metadata
 import locale
 import struct
+import subprocess
+import sys
 from collections.abc import Sequence
 
 import pytest
@@ -154,3 +156,15 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None
 def test_kernels_run_on_a_stream_of_pytorch() -> None:
     stream = build.import_cupy().cuda.Stream.from_external(build._Stream(4711))
     assert stream.ptr == 4711
+
+
+def test_cupy_is_imported_by_many_threads_without_losing_warnings() -> None:
+    code = """
+import concurrent.futures, warnings
+from rlbatch.envs.atari import build
+before = list(warnings.filters)
+with concurrent.futures.ThreadPoolExecutor(16) as pool:
+    list(pool.map(lambda _: build.import_cupy(), range(100)))
+assert warnings.filters == before, warnings.filters
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
