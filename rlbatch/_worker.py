@@ -49,6 +49,47 @@ class Command(Enum):
     CLOSE = "close"
 
 
+class TorchSettings(NamedTuple):
+    """What is set for a whole process, and decides on the bits of a result; the caller's.
+
+    Attributes:
+        num_threads: In an operator.
+        default_dtype: Of new tensors.
+        deterministic: As `torch.use_deterministic_algorithms` takes it.
+        warn_only: The same.
+        matmul_precision: As `torch.set_float32_matmul_precision` takes it; None where every
+            backend has one of its own.
+    """
+
+    num_threads: int
+    default_dtype: torch.dtype
+    deterministic: bool
+    warn_only: bool
+    matmul_precision: str | None
+
+    @classmethod
+    def of_the_caller(cls, num_threads: int) -> TorchSettings:
+        """Returns those of this process, but for the number of threads."""
+        precision = None
+        with contextlib.suppress(RuntimeError):
+            precision = torch.get_float32_matmul_precision()
+        return cls(
+            num_threads,
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            precision,
+        )
+
+    def apply(self) -> None:
+        """Sets them in this process."""
+        torch.set_num_threads(self.num_threads)
+        torch.set_default_dtype(self.default_dtype)
+        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
+        if self.matmul_precision is not None:
+            torch.set_float32_matmul_precision(self.matmul_precision)
+
+
 class Recipe(NamedTuple):
     """Everything a worker is made from.
 
@@ -59,8 +100,7 @@ class Recipe(NamedTuple):
         n_timesteps: T.
         device: Where trajectories are stored, observations come from and actions go to.
         info_device: Where the agent finds `agent_info`.
-        num_threads: Of torch, in a process of its own.
-        default_dtype: Of torch, the caller's.
+        torch_settings: For a process of its own.
     """
 
     create_env: Callable[..., Any]
@@ -71,8 +111,7 @@ class Recipe(NamedTuple):
     n_timesteps: int
     device: torch.device
     info_device: torch.device
-    num_threads: int
-    default_dtype: torch.dtype
+    torch_settings: TorchSettings
 
 
 class Ready(NamedTuple):
@@ -139,7 +178,7 @@ class Worker:
         if os.environ.get("RLBATCH_PROFILE"):
             self.env, self.agent = _Named("env", self.env), _Named("agent", self.agent)
         self._slots: Any = None  # A SlotWriter, from the first step on.
-        self._running = torch.empty(0, dtype=torch.int64)
+        self._running = torch.empty(0, dtype=torch.int64, device="cpu")
         self._policy_version = 0
 
     def reset(self, agent_info: DictTensor, env_info: DictTensor, first: int) -> int:
@@ -162,7 +201,7 @@ class Worker:
         self._agent_info = agent_info.to(self._recipe.info_device)
         # What a slot holds once is moved here, so that `execute` has nothing to copy to a GPU.
         info = agent_info.prepend_key(_AGENT_INFO) + env_info.prepend_key("env_info/")
-        info.set("env_id", torch.arange(first, first + self.n_envs))
+        info.set("env_id", torch.arange(first, first + self.n_envs, device="cpu"))
         self._info = info.to(self._recipe.device)
         return len(self._running)
 
@@ -174,6 +213,7 @@ class Worker:
             self._replace_agent_info(agent_info if rows is None else agent_info.index(rows.cpu()))
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
+            _check_is_dicttensor("agent.initial_state", "state", self._state)
             _check_device("agent.initial_state", self._recipe.device, state=self._state)
             self._is_fresh = False
         if self._slots is not None:
@@ -212,9 +252,11 @@ class Worker:
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
+        seen = observation.clone() if self._slots is None else None
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
-        if self._slots is None:
-            _check_answer(answer)
+        _check_answer(answer)
+        if seen is not None:
+            _check_left_alone(self._observation, seen)
         action, state = answer
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
@@ -332,6 +374,8 @@ def _shallow(tensors: DictTensor) -> DictTensor:
 
 def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
     missing = [name for name in names if not callable(getattr(made, name, None))]
+    if isinstance(made, type):
+        raise TypeError(f"{where}: expected {expected}, got a class: {made!r}")
     if missing:
         raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
 
@@ -349,9 +393,24 @@ def _steps_into(env: Any) -> bool:
 def _check_answer(answer: Any) -> None:
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f"agent.__call__: expected a pair (output, new state), got {answer!r}")
-    for name, part in zip(("output", "new state"), answer, strict=True):
-        if not isinstance(part, DictTensor):
-            raise TypeError(f"agent.__call__: {name}: expected a DictTensor, got {part!r}")
+    _check_is_dicttensor("agent.__call__", "output", answer[0])
+    _check_is_dicttensor("agent.__call__", "new state", answer[1])
+
+
+def _check_is_dicttensor(stage: str, name: str, value: Any) -> None:
+    if not isinstance(value, DictTensor):
+        raise TypeError(f"{stage}: {name}: expected a DictTensor, got {value!r}")
+
+
+def _check_left_alone(observation: DictTensor, seen: DictTensor) -> None:
+    for key, before in seen.items():
+        now = observation[key]
+        is_equal = (now == before) | ((now != now) & (before != before))  # Or both are NaN.
+        if not is_equal.all():
+            raise ValueError(
+                f"agent.__call__: observation/{key}: expected it to be left as it is, as it is "
+                "stored, got it changed in place; work on a copy"
+            )
 
 
 def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:
@@ -392,7 +451,7 @@ class LocalWorker:
             # Before CUDA is in use, it is the caller's that would be seeded, when it is.
             if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
-            recipe = recipe._replace(agent_args=copy.deepcopy(recipe.agent_args))
+            recipe = recipe._replace(agent_args=_copied(recipe.agent_args))
             self._worker = Worker(recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
@@ -403,7 +462,7 @@ class LocalWorker:
         Raises:
             TypeError: One can not be copied.
         """
-        return pytree.tree_map(_copy, arguments) if command is Command.UPDATE else arguments
+        return _copied(arguments) if command is Command.UPDATE else arguments
 
     def send(self, command: Command, arguments: tuple) -> None:
         """Carries out a command that has been packed, before it returns."""
@@ -440,8 +499,15 @@ class LocalWorker:
             _set_generators(callers)
 
 
-def _copy(leaf: Any) -> Any:
-    return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else copy.deepcopy(leaf)
+def _copied(value: Any) -> Any:
+    """Returns a copy as it would arrive in a process."""
+    # Tensors by themselves: PyTorch refuses to copy deeply what was computed with gradients.
+    copies = {
+        id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad)
+        for leaf in pytree.tree_leaves(value)
+        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, torch.nn.Parameter)
+    }
+    return copy.deepcopy(value, memo=copies)
 
 
 def _seed_generators(seed: int) -> None:
@@ -493,8 +559,7 @@ def main(connection: Connection, dump_descriptor: int, parent: int) -> None:
     is_parent_gone = False
     try:
         recipe = _load_recipe(_received(connection))
-        torch.set_num_threads(recipe.num_threads)
-        torch.set_default_dtype(recipe.default_dtype)
+        recipe.torch_settings.apply()
         _seed_process(recipe.seeds.generators)
         worker = Worker(recipe, partial(_ask_for_slots, connection))
         _send(connection, Ready(worker.n_envs, worker.autoreset))

@@ -10,8 +10,15 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
+from rlbatch._checks import check_same_keys
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import DeviceLike, DeviceMismatchError, as_device
+from rlbatch.errors import (
+    DeviceLike,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    ShapeError,
+    as_device,
+)
 
 State = DictTensor
 
@@ -72,7 +79,8 @@ class RL_Agent:
                 `initial_state`'s. Where an environment starts an episode on its own,
                 `observation["initial_state"]` is True and the agent starts its state anew.
             observation: [B, ...], one row per running environment. It may be a view of the
-                trajectory: what is kept outside the state after `execute` has to be a copy.
+                trajectory: it must not be changed in place, and what is kept outside the state
+                after `execute` has to be a copy.
             agent_info: [B, ...] or empty.
             history: Where `require_history()` is True, the steps `[B, t, ...]` since the start
                 of the slot with the keys `observation/...`, `_observation/...` and, from t = 1
@@ -165,6 +173,9 @@ def replay_agent(
 
     Raises:
         ValueError: There are no steps to replay.
+        TypeError: A step returns no pair, or its output is no DictTensor.
+        ShapeError: An output has not one row per trajectory.
+        KeyMismatchError, DtypeMismatchError: An output is not like the one of the first step.
     """
     replay = getattr(agent, replay_method_name)
     outputs, state = [], None
@@ -172,10 +183,28 @@ def replay_agent(
     if not trajectories.n_elems() or not int(lengths.max()):
         raise ValueError("trajectories: expected at least one step to replay, got none")
     for t in range(int(lengths.max())):
-        output, state = replay(trajectories, t, state)
+        answer = replay(trajectories, t, state)
+        _check_replayed(f"{replay_method_name}, step {t}", answer, len(lengths), outputs)
+        output, state = answer
         outputs.append(output)
     stacked = {key: torch.stack([output[key] for output in outputs], dim=1) for key in outputs[0]}
     return TemporalDictTensor(stacked, lengths=lengths.clone())
+
+
+def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -> None:
+    """Checks what a step of a replay returns beside those before."""
+    if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], DictTensor)):
+        raise TypeError(f"{where}: expected a pair (DictTensor, state), got {answer!r}")
+    output = answer[0]
+    first = before[0] if before else output
+    check_same_keys(where, first, output)
+    for key, tensor in output.items():
+        if len(tensor) != B:
+            raise ShapeError(f"{where}: {key}: expected {B} rows, got {len(tensor)}")
+        if tensor.dtype != first[key].dtype:
+            raise DtypeMismatchError(
+                f"{where}: {key}: expected {first[key].dtype}, as in step 0, got {tensor.dtype}"
+            )
 
 
 def replay_agent_stateless(

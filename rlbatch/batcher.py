@@ -25,7 +25,15 @@ from rlbatch._slots import (
     check_same_layout,
     shared_block,
 )
-from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots
+from rlbatch._worker import (
+    Command,
+    Done,
+    LocalWorker,
+    Ready,
+    Recipe,
+    Slots,
+    TorchSettings,
+)
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
@@ -143,21 +151,28 @@ class RL_Batcher:
         for name, value, least in (
             ("n_timesteps", n_timesteps, 1),
             ("n_processes", n_processes, 0),
+            ("num_threads", num_threads, 1),
         ):
             if not isinstance(value, (int, np.integer)):
                 raise TypeError(f"{name}: expected an integer, got {value!r}")
             if value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
+        _check_timeout(timeout)
+        if "seed" in env_args:
+            raise ValueError(
+                "env_args: expected none named seed, which create_env is given from seeds, got "
+                f"{env_args['seed']!r}"
+            )
         self._n_timesteps, self._timeout = n_timesteps, timeout
-        self._device = as_device(device)
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device: expected one that is there, got {self._device} without CUDA")
+        self._device = _present("device", device)
+        agents_device = _present("info_device", info_device)
+        settings = TorchSettings.of_the_caller(num_threads)
         self._templates = {"agent_info": _template("agent_info", agent_info)}
         self._templates["env_info"] = _template("env_info", env_info)
         self._store: Any = None  # A SlotStore, from the first step on.
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
-        self._state = _State.NEW
+        self._state, self._owner = _State.NEW, os.getpid()
         recipes = [
             Recipe(
                 create_env=create_env,
@@ -167,9 +182,8 @@ class RL_Batcher:
                 seeds=own,
                 n_timesteps=n_timesteps,
                 device=self._device,
-                info_device=as_device(info_device),
-                num_threads=num_threads,
-                default_dtype=torch.get_default_dtype(),
+                info_device=agents_device,
+                torch_settings=settings,
             )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
@@ -308,6 +322,7 @@ class RL_Batcher:
             WorkerError: A worker failed; the batcher is of no more use.
         """
         self._expect(_State.EXECUTING, to="get")
+        _check_timeout(timeout)
         if not self._collect(self._timeout if timeout is None else timeout, blocking):
             return None, None
         trajectories = self._store.read(self._autoreset, copy)
@@ -365,8 +380,8 @@ class RL_Batcher:
         """
         if self._state is _State.CLOSED:
             return
-        usable = self._state in (_State.NEW, _State.IDLE)
-        if self._state is _State.EXECUTING:
+        usable = self._state in (_State.NEW, _State.IDLE) and not self._is_forked()
+        if self._state is _State.EXECUTING and not self._is_forked():
             with contextlib.suppress(WorkerError):  # Nobody has asked what it acquired.
                 usable = self._collect(None, blocking=False)
         self._state = _State.CLOSED
@@ -438,7 +453,15 @@ class RL_Batcher:
         self._state = _State.FAILED
         _stop_workers(self._workers, _FAIL_GRACE_S)
 
+    def _is_forked(self) -> bool:
+        # Workers in processes belong to the process that started them.
+        return os.getpid() != self._owner and self._workers[0].connection is not None
+
     def _expect(self, *states: _State, to: str) -> None:
+        if self._is_forked():
+            raise CallOrderError(
+                f"{to}: expected the process that has made the batcher, got one forked from it"
+            )
         if self._state not in states:
             raise CallOrderError(
                 f"{to}: expected another state, the batcher is {self._state.value}"
@@ -495,6 +518,26 @@ class RL_Batcher:
 def _check_is_dicttensor(name: str, info: Any) -> None:
     if not (info is None or isinstance(info, DictTensor)):
         raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
+
+
+def _check_timeout(timeout: float | None) -> None:
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
+        raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout: expected at least 0 s, got {timeout}")
+
+
+def _present(name: str, device: DeviceLike) -> torch.device:
+    """Returns a device that is there."""
+    try:
+        found = as_device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name}: expected a device, got {device!r}: {error}") from error
+    if found.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"{name}: expected one that is there, got {found} without CUDA")
+    return found
 
 
 def _template(name: str, info: DictTensor | None) -> DictTensor:

@@ -64,6 +64,8 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
         True
     """
     if isinstance(seed, Seed):
+        if n_envs == 1:  # One per process is then one per environment.
+            return [int(seed)]
         return _seeds_from(seed.root, seed.process * n_envs, n_envs)
     if isinstance(seed, Iterable) and not isinstance(seed, str):
         own = [_non_negative("seed", one) for one in seed]
@@ -134,16 +136,18 @@ def worker_seeds(
         n_processes: Number of processes, at least 1.
 
     Raises:
-        ValueError: There are too many or too few seeds, or one of `seeds` is negative.
+        ValueError: There are too many or too few seeds, or one is negative.
+        TypeError: One is no integer.
     """
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes
-    elif isinstance(agent_seeds, (int, np.integer)):
-        agents = [derived_seed(int(agent_seeds), number) for number in range(n_processes)]
-    elif len(agent_seeds) == n_processes:
-        agents = list(agent_seeds)
+    elif isinstance(agent_seeds, Iterable) and not isinstance(agent_seeds, str):
+        agents = [_non_negative("agent_seeds", seed) for seed in agent_seeds]
+        if len(agents) != n_processes:
+            raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agents)}")
     else:
-        raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agent_seeds)}")
+        root = _non_negative("agent_seeds", agent_seeds)
+        agents = [derived_seed(root, number) for number in range(n_processes)]
     envs = process_seeds(seeds, n_processes)
     return [
         WorkerSeeds(env, agent, _generators_seed(env, agent, number))

@@ -18,7 +18,13 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
-from rlbatch.errors import DtypeMismatchError, KeyMismatchError, ShapeError, add_environment_note
+from rlbatch.errors import (
+    DtypeMismatchError,
+    EnvContractError,
+    KeyMismatchError,
+    ShapeError,
+    add_environment_note,
+)
 from rlbatch.seeding import env_seeds
 
 Arrays = dict[str, np.ndarray]
@@ -26,6 +32,9 @@ Arrays = dict[str, np.ndarray]
 # Beside the observation a step returns numbers.
 _REWARD = Leaf((), spaces.Box(-np.inf, np.inf, (), np.float64), (), np.dtype(np.float64))
 _FLAG = Leaf((), spaces.Discrete(2), (), np.dtype(np.bool_))
+
+
+_STEP = "(observation, reward, terminated, truncated, info)"
 
 
 class Result(NamedTuple):
@@ -119,24 +128,27 @@ class EnvList:
         for number in numbers:
             options = self._options[number]
             try:
-                frame, _ = self.envs[number].reset(
+                answer = self.envs[number].reset(
                     seed=self._seeds[number],
                     options=None if options is None else dict(options),  # It may take keys out.
                 )
+                _check_answer("reset", "(observation, info)", answer, 2)
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-            frames.append(frame)
+            frames.append(answer[0])
         return self._batch(numbers, frames)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         envs, results = self.envs, []
         for number, action in zip(numbers, self._values(actions), strict=True):
             try:
-                results.append(envs[number].step(action))
+                result = envs[number].step(action)
+                _check_answer("step", _STEP, result, 5)
             except Exception as error:
                 add_environment_note(error, number)
                 raise
+            results.append(result)
         frames, reward, terminated, truncated, _ = zip(*results, strict=True)
         return Result(
             self._batch(numbers, frames),
@@ -252,7 +264,7 @@ class Vector:
         for key, leaf in self.observation_leaves.items():
             frame = np.asarray(leaf.of(self._observation))
             _check(key, leaf, frame, (self.n_envs, *leaf.shape))
-            frames[key] = frame[numbers].astype(leaf.dtype, copy=False)
+            frames[key] = _cast(key, leaf, frame[numbers])
         return frames
 
     def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
@@ -290,6 +302,12 @@ def _failed(env: VectorEnv, error: Exception) -> int | None:
     return None
 
 
+def _check_answer(where: str, expected: str, answer: Any, n: int) -> None:
+    if not (isinstance(answer, tuple) and len(answer) == n):
+        found = f"{len(answer)} values" if isinstance(answer, tuple) else repr(answer)
+        raise EnvContractError(f"{where}: expected {expected}, as of Gymnasium, got {found}")
+
+
 def _check_list(envs: list[Any]) -> None:
     first: dict[int, int] = {}
     for number, env in enumerate(envs):
@@ -311,7 +329,9 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
 
     Raises:
         ShapeError: A value is of another shape than its space.
-        DtypeMismatchError: A value is no number, or a float where its space is not.
+        DtypeMismatchError: A value is no number, a float where its space is not, or an integer
+            that its space does not hold.
+        KeyMismatchError: A value has no such leaf.
     """
     n = len(values)
     try:
@@ -324,15 +344,43 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
         else:
             array = np.array(parts)
             _check(key, leaf, array, (n,))
+        return _cast(key, leaf, array).reshape(n, *leaf.shape)
     except Exception:
         for number, value in zip(numbers, values, strict=True):  # Which of them was it?
             try:
-                _check(key, leaf, np.asarray(leaf.of(value)), leaf.shape)
+                part = np.asarray(_part(key, leaf, value))
+                _check(key, leaf, part, leaf.shape)
+                _cast(key, leaf, part)
             except Exception as error:
                 add_environment_note(error, number)
                 raise
         raise
-    return array.astype(leaf.dtype, copy=False).reshape(n, *leaf.shape)
+
+
+def _part(key: str, leaf: Leaf, value: Any) -> Any:
+    try:
+        return leaf.of(value)
+    except (KeyError, IndexError, TypeError) as error:
+        found = sorted(value) if isinstance(value, dict) else value
+        raise KeyMismatchError(f"{key}: expected it in an observation, got {found}") from error
+
+
+def _cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
+    """Returns an array in the dtype of its space.
+
+    Raises:
+        DtypeMismatchError: There are integers in it that this dtype can not hold.
+    """
+    if array.dtype == leaf.dtype:
+        return array
+    cast = array.astype(leaf.dtype)
+    if leaf.dtype.kind in "iu" and not np.array_equal(cast, array):
+        limits = np.iinfo(leaf.dtype)
+        raise DtypeMismatchError(
+            f"{key}: expected {leaf.dtype}, from {limits.min} to {limits.max}, got {array.dtype} "
+            f"from {array.min()} to {array.max()}"
+        )
+    return cast
 
 
 def _check(key: str, leaf: Leaf, array: np.ndarray, shape: tuple[int, ...]) -> None:
@@ -340,7 +388,7 @@ def _check(key: str, leaf: Leaf, array: np.ndarray, shape: tuple[int, ...]) -> N
     if array.shape != shape:
         raise ShapeError(f"{key}: expected shape {shape}, got {array.shape}")
     kind = array.dtype.kind
-    if kind not in "biu" and not (kind in "fc" and leaf.dtype.kind in "fc"):
+    if kind not in {"f": "biuf", "c": "biufc"}.get(leaf.dtype.kind, "biu"):
         raise DtypeMismatchError(f"{key}: expected {leaf.dtype}, got {array.dtype}")
 
 

@@ -97,7 +97,7 @@ class GymEnv(VecEnv):
         if not env_info.empty() and env_info.n_elems() != n_envs:
             raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
         observation = self._first(self._backend.reset(env_info), n_envs)
-        self._running, self._numbers = torch.arange(n_envs), list(range(n_envs))
+        self._running, self._numbers = torch.arange(n_envs, device="cpu"), list(range(n_envs))
         return observation, self._running
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
