@@ -18,6 +18,11 @@ class RunConfig:
 
     atari: ClassVar[dict[str, Any]] = {}
     """Options whose defaults are others for Atari games."""
+    at_least_1: ClassVar[tuple[str, ...]] = (
+        *("total_steps", "n_envs", "n_threads", "evaluation_episodes", "evaluation_timesteps"),
+        *("evaluate_every", "checkpoint_every", "log_every"),
+    )
+    """Options that count something there has to be."""
 
     env_id: str = "CartPole-v1"
     """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as
@@ -70,9 +75,12 @@ class RunConfig:
     """Whether PyTorch is told to use deterministic algorithms; on CUDA these can be slower."""
 
     def __post_init__(self) -> None:
-        for name in ("n_envs", "evaluate_every", "checkpoint_every", "log_every"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name}: expected at least 1, got {getattr(self, name)}")
+        least = {**dict.fromkeys(self.at_least_1, 1), "n_processes": 0, "seed": 0}
+        for name, number in least.items():
+            if getattr(self, name) < number:
+                raise ValueError(f"{name}: expected at least {number}, got {getattr(self, name)}")
+        if self.target_return != self.target_return:
+            raise ValueError("target_return: expected a number, threshold or None, got nan")
         if self.n_processes and self.n_envs % self.n_processes:
             raise ValueError(
                 f"n_envs: expected a multiple of n_processes ({self.n_processes}), "

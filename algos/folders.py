@@ -21,13 +21,20 @@ def open_folder(algorithm: str, config: RunConfig) -> Path:
 
     Raises:
         FileExistsError: There is another run in it, which would be overwritten.
+        NotADirectoryError: It is a file.
     """
     resumed = checkpoints.locate(config.resume).parent if config.resume else None
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
     if folder is None:
         folder = _new_folder(algorithm, config)
+    if folder.exists() and not folder.is_dir():
+        raise NotADirectoryError(f"checkpoint_dir: expected a folder, got the file {folder}")
     if (folder / "config.json").exists() and folder != resumed:
-        raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; resume it?")
+        has_checkpoint = (folder / checkpoints.NAME).exists()
+        hint = (
+            "resume it?" if has_checkpoint else "it has no checkpoint yet: wait for it, or delete"
+        )
+        raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; {hint}")
     folder.mkdir(parents=True, exist_ok=True)
     versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
     content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}

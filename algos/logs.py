@@ -57,14 +57,22 @@ class Log:
         folder: The run's.
         total_steps: Where the progress bar ends, in environment steps.
         step: Where the run starts: 0, or where it is resumed.
+        kept: Up to which step a table's rows are kept, by its name, where it is not `step`.
         track: Whether what goes to TensorBoard goes to Weights & Biases as well.
 
     Raises:
         ImportError: It is to, and its package is not installed.
     """
 
-    def __init__(self, folder: Path, total_steps: int, step: int = 0, track: bool = False):
-        self._folder, self._start = folder, step
+    def __init__(
+        self,
+        folder: Path,
+        total_steps: int,
+        step: int = 0,
+        kept: Mapping[str, int] | None = None,
+        track: bool = False,
+    ):
+        self._folder, self._start, self._kept = folder, step, dict(kept or {})
         self._tables: dict[str, Table] = {}
         self._tracked = _track(folder) if track else None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
@@ -93,7 +101,8 @@ class Log:
             figures: By name, `group/name`; the same names each time.
         """
         if table not in self._tables:
-            self._tables[table] = Table(self._folder / f"{table}.csv", self._start)
+            kept = self._kept.get(table, self._start)
+            self._tables[table] = Table(self._folder / f"{table}.csv", kept)
         figures = {name: float(figure) for name, figure in figures.items()}
         self._tables[table].write({"step": step, "seconds": round(seconds, 3), **figures})
         for name, figure in figures.items():

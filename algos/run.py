@@ -97,7 +97,9 @@ class Run:
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
         self._final: tuple[int, Score] | None = None
         self._latest = "-"
-        self._log = Log(self.folder, config.total_steps, self.n_steps, config.track)
+        # The score of an evaluation that is under way may have been written, and comes again.
+        kept = {"evaluation": self._under_way["n_steps"] - 1} if self._under_way else {}
+        self._log = Log(self.folder, config.total_steps, self.n_steps, kept, config.track)
         self._create_agent = create_agent
         try:
             self._evaluation = Evaluation(config, create_agent)

@@ -252,11 +252,10 @@ class Worker:
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        seen = observation.clone() if self._slots is None else None
+        versions = _versions(observation) if self._slots is None else {}
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
         _check_answer(answer)
-        if seen is not None:
-            _check_left_alone(self._observation, seen)
+        _check_left_alone(self._observation, versions)
         action, state = answer
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
@@ -402,11 +401,14 @@ def _check_is_dicttensor(stage: str, name: str, value: Any) -> None:
         raise TypeError(f"{stage}: {name}: expected a DictTensor, got {value!r}")
 
 
-def _check_left_alone(observation: DictTensor, seen: DictTensor) -> None:
-    for key, before in seen.items():
-        now = observation[key]
-        is_equal = (now == before) | ((now != now) & (before != before))  # Or both are NaN.
-        if not is_equal.all():
+def _versions(tensors: DictTensor) -> dict[str, int]:
+    """Returns how often each tensor has been changed in place, as far as PyTorch counts that."""
+    return {key: one._version for key, one in tensors.items() if not one.is_inference()}
+
+
+def _check_left_alone(observation: DictTensor, versions: dict[str, int]) -> None:
+    for key, version in versions.items():
+        if observation[key]._version != version:
             raise ValueError(
                 f"agent.__call__: observation/{key}: expected it to be left as it is, as it is "
                 "stored, got it changed in place; work on a copy"

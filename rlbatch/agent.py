@@ -192,7 +192,14 @@ def replay_agent(
 
 
 def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -> None:
-    """Checks what a step of a replay returns beside those before."""
+    """Checks what a step of a replay returns beside those before.
+
+    Raises:
+        TypeError: It is no pair.
+        ShapeError: It has not `B` rows.
+        KeyMismatchError: Its keys are others.
+        DtypeMismatchError: So is a dtype.
+    """
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], DictTensor)):
         raise TypeError(f"{where}: expected a pair (DictTensor, state), got {answer!r}")
     output = answer[0]

@@ -530,7 +530,11 @@ def _check_timeout(timeout: float | None) -> None:
 
 
 def _present(name: str, device: DeviceLike) -> torch.device:
-    """Returns a device that is there."""
+    """Returns a device that is there.
+
+    Raises:
+        ValueError: It is none, or is not there.
+    """
     try:
         found = as_device(device)
     except (RuntimeError, TypeError) as error:

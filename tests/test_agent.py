@@ -8,9 +8,12 @@ import torch
 from rlbatch import (
     DeviceMismatchError,
     DictTensor,
+    DtypeMismatchError,
+    KeyMismatchError,
     RL_Agent,
     RL_Agent_CheckDevice,
     RL_Batcher,
+    ShapeError,
     TemporalDictTensor,
     Trajectories,
     masked_dicttensor,
@@ -140,6 +143,28 @@ def test_a_replay_ends_with_the_longest_trajectory():
     frames = torch.zeros(2, 9, 3, dtype=torch.int64)
     steps = TemporalDictTensor({"observation/frame": frames}, torch.tensor([2, 4]))
     assert replay_agent(FeedForward(), Trajectories(info, steps))["logits"].shape == (2, 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("late", "error", "match"),
+    [
+        (None, TypeError, r"call_replay, step 1: expected a pair \(DictTensor, state\), got None"),
+        ({"v": torch.zeros(2), "w": torch.zeros(2)}, KeyMismatchError, r"step 1: .*\['w'\]"),
+        ({"v": torch.zeros(2).long()}, DtypeMismatchError, "step 1: v: expected torch.float32"),
+        ({"v": torch.zeros(1)}, ShapeError, "step 1: v: expected 2 rows, got 1"),
+    ],
+)
+def test_a_replay_whose_output_changes_its_form_is_refused(late, error, match):
+    class Fickle(RL_Agent):
+        def call_replay(self, trajectories, t, state):
+            if t == 0:
+                return DictTensor({"v": torch.zeros(2)}), None
+            return late and (DictTensor(late), None)
+
+    steps = TemporalDictTensor({"x": torch.zeros(2, 3)}, torch.tensor([3, 2]))
+    trajectories = Trajectories(DictTensor({"id": torch.arange(2)}), steps)
+    with pytest.raises(error, match=match):
+        replay_agent(Fickle(), trajectories)
 
 
 def test_a_stateless_replay_calls_the_method_once_with_everything():

@@ -433,6 +433,16 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
         ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
         ({"seeds": -1}, ValueError, "seeds: expected an integer >= 0, got -1"),
         ({"agent_seeds": [1, 2]}, ValueError, "agent_seeds: expected 1 seeds, got 2"),
+        ({"agent_seeds": -1}, ValueError, "agent_seeds: expected an integer >= 0, got -1"),
+        ({"agent_seeds": 1.5}, TypeError, "agent_seeds: expected an integer, got 1.5"),
+        ({"timeout": "5"}, TypeError, "timeout: expected seconds or None, got '5'"),
+        ({"timeout": -1}, ValueError, "timeout: expected at least 0 s, got -1"),
+        ({"timeout": float("nan")}, ValueError, "timeout: expected at least 0 s, got nan"),
+        ({"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
+        ({"num_threads": "2"}, TypeError, "num_threads: expected an integer, got '2'"),
+        ({"device": "foo"}, ValueError, "^device: expected a device, got 'foo'"),
+        ({"info_device": None}, ValueError, "^info_device: expected a device, got None"),
+        ({"env_args": {"seed": 9}}, ValueError, "env_args: expected none named seed, .* got 9"),
         (
             {"agent_info": DictTensor({"a": torch.zeros(2)})},
             ShapeError,
@@ -720,13 +730,20 @@ def test_first_mistakes_are_named():
     for changes, match in (
         ({"create_env": lambda seed: CountingGym(), "env_args": {}}, "create_env: expected a VecE"),
         ({"create_agent": lambda: abs}, "create_agent: expected an RL_Agent, got <built-in"),
+        ({"create_agent": lambda: CountingAgent}, "create_agent: .* got a class: <class"),
         ({"agent_info": {"epsilon": 1.0}}, "agent_info: expected a DictTensor or None, got {"),
         ({"seeds": 2.0}, "seeds: expected an int or a list of them, got 2.0"),
         ({"seeds": [1.5]}, "seeds: expected an integer, got 1.5"),
     ):
         with pytest.raises(TypeError, match=match):
             make_batcher(0, **changes)
+
+    class Stateless(CountingAgent):
+        def initial_state(self, agent_info, B):
+            return None
+
     for create_agent, match in (
+        (Stateless, "agent.initial_state: state: expected a DictTensor, got None"),
         (Plain, "agent.__call__: output: expected a DictTensor, got {"),
         (Alone, r"agent.__call__: expected a pair \(output, new state\), got DictTensor"),
     ):
@@ -734,6 +751,20 @@ def test_first_mistakes_are_named():
             batcher.reset()
             with pytest.raises(TypeError, match=match):
                 batcher.execute()
+
+
+def test_an_answer_is_looked_at_in_every_step():
+    class Tired(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            answer = super().__call__(state, observation, agent_info)
+            return answer if (state["count"] < 5).all() else None
+
+    with make_batcher(0, [9], create_agent=Tired) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        with pytest.raises(TypeError, match=r"expected a pair \(output, new state\), got None"):
+            batcher.execute()
 
 
 def test_processes_of_unequal_size_are_refused():
@@ -748,8 +779,10 @@ def test_processes_of_unequal_size_are_refused():
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_cuda_device_that_is_not_there_is_named():
-    with pytest.raises(ValueError, match="device: expected one that is there, got cuda:0"):
+    with pytest.raises(ValueError, match="^device: expected one that is there, got cuda:0"):
         make_batcher(0, device="cuda")
+    with pytest.raises(ValueError, match="info_device: expected one that is there, got cuda:0"):
+        make_batcher(0, info_device="cuda")
 
 
 def test_weights_that_an_agent_keeps_are_not_the_callers():

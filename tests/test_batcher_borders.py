@@ -54,6 +54,23 @@ def test_an_agent_may_change_what_it_is_given(n_processes, create_env):
                 assert torch.equal(replay_agent(Rewriter(), found)["n"], steps["action/n"])
 
 
+class Scaler(RL_Agent):
+    """Scales what it sees in place."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        frame = observation["frame"]
+        frame -= 1
+        return DictTensor({"action": frame[:, 0].long() * 0}), DictTensor()
+
+
+@pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])
+def test_an_observation_that_is_changed_in_place_is_refused(create_env):
+    with RL_Batcher(4, Scaler, {}, create_env, {"n_envs": 2}, 0, seeds=0) as batcher:
+        batcher.reset()
+        with pytest.raises(ValueError, match="observation/frame: expected it to be left as it is"):
+            batcher.execute()
+
+
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
 def test_unsigned_observations_where_episodes_end_in_turn(dtype):
     class Unsigned(gymnasium.Env):
@@ -246,6 +263,82 @@ def test_the_default_dtype_is_the_callers(n_processes):
             assert batcher.get()[0].trajectories["action/n"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
+
+
+class Settings(RL_Agent):
+    """Tells what is set in its process."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        flags = [
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.get_float32_matmul_precision() == "medium",
+        ]
+        output = {"action": torch.zeros(1, dtype=torch.int64), "flags": torch.tensor([flags])}
+        return DictTensor(output), DictTensor()
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_what_decides_on_bits_is_as_the_caller_has_set_it(n_processes):
+    try:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.set_float32_matmul_precision("medium")
+        with RL_Batcher(
+            1, Settings, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+        ) as batcher:
+            batcher.reset()
+            batcher.execute()
+            assert batcher.get()[0].trajectories["action/flags"].all()
+    finally:
+        torch.use_deterministic_algorithms(False)
+        torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_default_device_of_the_callers_is_not_that_of_the_environments(n_processes):
+    class Left(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action = torch.zeros(observation.n_elems(), dtype=torch.int64, device="cpu")
+            return DictTensor({"action": action}), DictTensor()
+
+    try:
+        torch.set_default_device("meta")
+        with RL_Batcher(30, Left, {}, cart_poles, {"n_envs": 2}, n_processes, seeds=0) as batcher:
+            batcher.reset()
+            batcher.execute()
+            found, _ = batcher.get()
+            assert found.device() == found.info.device() == torch.device("cpu")
+    finally:
+        torch.set_default_device(None)
+
+
+class Versioned(torch.nn.Linear):
+    """A model whose weights say which version of it they are of."""
+
+    _version = 2
+
+    def _load_from_state_dict(self, state_dict, prefix, local_metadata, *others):
+        assert local_metadata["version"] == 2
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *others)
+
+
+class Loader(Settings):
+    def __init__(self, weights):
+        self.weights = weights  # Not a leaf.
+
+    def update(self, info):
+        Versioned(2, 2).load_state_dict(info["model"])
+        assert isinstance(info["bias"], torch.nn.Parameter)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_weights_arrive_as_what_they_are(n_processes):
+    model = Versioned(2, 2)
+    args = {"weights": model.weight * 2}
+    with RL_Batcher(
+        1, Loader, args, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+    ) as batcher:
+        batcher.update({"model": model.state_dict(), "bias": model.bias})
 
 
 @pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])

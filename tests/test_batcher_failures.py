@@ -355,10 +355,17 @@ def test_a_batcher_that_is_forgotten_ends_its_workers():
 def test_a_child_that_the_caller_forks_leaves_the_workers_alone():
     with make_batcher(1) as batcher:
         pid = os.fork()
-        if pid == 0:  # What ends in order does this, at the latest.
-            batcher._stop()
-            os._exit(0)
-        os.waitpid(pid, 0)
+        if pid == 0:
+            refused = 0
+            for call in (batcher.reset, batcher.execute, batcher.get, lambda: batcher.update(1)):
+                try:
+                    call()
+                except CallOrderError as error:
+                    refused += "the process that has made the batcher" in str(error)
+            batcher.close()
+            batcher._stop()  # What ends in order does this, at the latest.
+            os._exit(refused)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 4
         assert acquire(batcher)[0].n_elems() == 8
 
 

@@ -71,6 +71,12 @@ def test_a_list_of_one_per_process_is_what_the_processes_see():
     assert process_seeds([5, 15, 25], 3) == [5, 15, 25]
 
 
+def test_one_per_process_is_one_per_environment_where_each_has_one():
+    seeds = [10, 20, 30, 40]
+    assert seeds_of_run(seeds, 4, 1) == seeds_of_run(seeds, 2, 2) == seeds
+    assert seeds_of_run([5], 1, 1) == [5]
+
+
 @pytest.mark.parametrize("given", [list, tuple, np.array], ids=["list", "tuple", "array"])
 def test_a_list_of_one_per_environment_is_dealt_out_verbatim(given):
     seeds = [10, 20, 30, 40, 50, 60]

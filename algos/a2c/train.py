@@ -56,6 +56,11 @@ class Config(RunConfig):
         "checkpoint_every": 10_000,
     }
 
+    at_least_1: ClassVar[tuple[str, ...]] = (
+        *RunConfig.at_least_1,
+        *("n_timesteps", "n_groups", "hidden_size"),
+    )
+
     n_timesteps: int = 16
     """Steps that an update looks at, in each environment."""
     n_groups: int = 1
@@ -97,8 +102,6 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.n_groups < 1:
-            raise ValueError(f"n_groups: expected at least 1, got {self.n_groups}")
         for name, value in (("n_timesteps", self.n_timesteps), ("n_envs", self.n_envs)):
             if value % self.n_groups:
                 raise ValueError(

@@ -63,6 +63,12 @@ class Config(RunConfig):
         "checkpoint_every": 20_000,
     }
 
+    at_least_1: ClassVar[tuple[str, ...]] = (
+        *RunConfig.at_least_1,
+        *("n_timesteps", "n_updates", "batch_size", "memory_capacity", "target_every"),
+        *("exploration_steps", "n_steps", "hidden_size"),
+    )
+
     n_timesteps: int = 4
     """Steps that are acquired in each environment before updates."""
     n_updates: int = 16

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -30,6 +31,8 @@ from rlbatch.returns import discounted_returns
 @dataclass(frozen=True)
 class Config(RunConfig):
     """Options of a REINFORCE run."""
+
+    at_least_1: ClassVar[tuple[str, ...]] = (*RunConfig.at_least_1, "hidden_size")
 
     learning_rate: float = 1e-2
     """Step size of Adam, for the policy and the baseline."""

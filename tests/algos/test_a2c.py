@@ -289,6 +289,9 @@ def test_an_evaluation_that_is_under_way_is_resumed_too(tmp_path, monkeypatch):
         patch.setattr(Run, "_save", save_and_end)
         with pytest.raises(EndedError):
             train(small(tmp_path / "cut", evaluate_every=6))
+    # Its score came in before the run was cut; of what came after the checkpoint nothing is kept.
+    header = "step,seconds,evaluation/return_mean,evaluation/return_std"
+    (tmp_path / "cut" / "evaluation.csv").write_text(f"{header}\n96,1.0,2.0,3.0\n")
     train(small(None, evaluate_every=6, resume=str(tmp_path / "cut")))
     train(small(tmp_path / "whole", evaluate_every=6))
     assert [row["step"] for row in scores(tmp_path / "whole")] == ["96", "192", "192"]

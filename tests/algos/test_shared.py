@@ -543,10 +543,17 @@ def test_atari_games_have_defaults_of_their_own():
     assert parse(WithAtari, "x", []).n_envs == 16
 
 
-@pytest.mark.parametrize("name", ["n_envs", "evaluate_every", "checkpoint_every", "log_every"])
-def test_rejects_numbers_below_one(name):
-    with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
-        RunConfig(**{name: 0})
+@pytest.mark.parametrize("algorithm", ["reinforce", "a2c", "dqn"])
+def test_rejects_numbers_that_are_too_small(algorithm):
+    config_type = import_module(f"algos.{algorithm}.train").Config
+    assert "n_envs" in config_type.at_least_1
+    for name in config_type.at_least_1:
+        with pytest.raises(ValueError, match=f"{name}: expected at least 1, got 0"):
+            config_type(**{name: 0})
+    with pytest.raises(ValueError, match="n_processes: expected at least 0, got -1"):
+        config_type(n_processes=-1)
+    with pytest.raises(ValueError, match="target_return: .* got nan"):
+        config_type(target_return=math.nan)
 
 
 def test_rejects_checkpoints_amid_a_row_of_the_log():
@@ -589,7 +596,7 @@ def test_help_lists_every_option_with_its_sentence(capsys, algorithm):
 def test_a_run_does_not_write_over_another(tmp_path):
     config = countdown(checkpoint_dir=str(tmp_path))
     assert open_folder("x", config) == tmp_path
-    with pytest.raises(FileExistsError, match="expected no run in it"):
+    with pytest.raises(FileExistsError, match="expected no run in it, .* it has no checkpoint yet"):
         open_folder("x", config)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -597,6 +604,10 @@ def test_a_run_does_not_write_over_another(tmp_path):
     with pytest.raises(FileExistsError, match="expected no run in it"):
         open_folder("x", dataclasses.replace(config, resume=str(elsewhere)))
     checkpoints.save(tmp_path, {})
+    with pytest.raises(FileExistsError, match="expected no run in it, .* resume it?"):
+        open_folder("x", config)
+    with pytest.raises(NotADirectoryError, match="checkpoint_dir: expected a folder, got the file"):
+        open_folder("x", dataclasses.replace(config, checkpoint_dir=str(tmp_path / "config.json")))
     assert open_folder("x", dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
 
 

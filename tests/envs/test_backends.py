@@ -12,7 +12,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, Vecto
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
-from rlbatch.errors import DtypeMismatchError, KeyMismatchError, ShapeError
+from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError, ShapeError
 from rlbatch.seeding import env_seeds, process_seeds
 from tests.helpers import BACKENDS, CountingGym, FailingGym, gym_env
 
@@ -245,6 +245,78 @@ def test_observations_that_are_too_long_and_too_short_are_refused():
     assert caught.value.environment == 1
 
 
+class OldGym(CountingGym):
+    """Answers as environments did before Gymnasium."""
+
+    def __init__(self, method, value):
+        super().__init__()
+        self.method, self.value = method, value
+
+    def reset(self, **arguments):
+        answer = super().reset(**arguments)
+        return self.value if self.method == "reset" else answer
+
+    def step(self, action):
+        answer = super().step(action)
+        return self.value if self.method == "step" else answer
+
+
+@pytest.mark.parametrize(
+    ("method", "value", "message"),
+    [
+        ("reset", np.zeros(2, np.int64), r"reset: expected \(observation, info\), .* got array"),
+        ("step", (np.zeros(3), 0.0, False, {}), "step: expected .* got 4 values"),
+        ("step", None, "step: expected .* got None"),
+    ],
+)
+def test_an_answer_that_is_not_gymnasiums_is_refused(method, value, message):
+    env = GymEnv([CountingGym(), OldGym(method, value)])
+    if method == "step":
+        env.reset()
+    with pytest.raises(EnvContractError, match=message) as caught:
+        env.reset() if method == "reset" else env.step(actions(0, 0))
+    assert caught.value.environment == 1
+
+
+def test_a_part_of_an_observation_that_is_missing_is_named():
+    class Partial(gymnasium.Env):
+        observation_space = spaces.Dict({"a": spaces.Discrete(3), "b": spaces.Discrete(3)})
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return {"a": 1}, {}
+
+    with pytest.raises(KeyMismatchError, match=r"b: expected it in an observation, got \['a'\]"):
+        GymEnv([Partial()]).reset()
+
+
+@pytest.mark.parametrize("shape", [(), (2,)])
+@pytest.mark.parametrize("value", [300, -1])
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_an_integer_that_its_space_does_not_hold_is_refused(value, shape, is_vector):
+    class Overflows(gymnasium.Env):
+        observation_space = spaces.Box(0, 255, shape, np.uint8)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.full(shape, value, np.int64), {}
+
+    class OverflowsVector(VectorEnv):
+        single_observation_space, single_action_space = (
+            Overflows.observation_space,
+            Overflows.action_space,
+        )
+        num_envs, metadata = 1, {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+        def reset(self, *, seed=None, options=None):
+            return np.full((1, *shape), value, np.int64), {}
+
+    env = GymEnv(OverflowsVector() if is_vector else [Overflows()])
+    message = f"frame: expected uint8, from 0 to 255, got int64 from {value} to {value}"
+    with pytest.raises(DtypeMismatchError, match=message):
+        env.reset()
+
+
 class Answers(CountingGym):
     """Returns something odd beside its observations."""
 
@@ -266,6 +338,7 @@ class Answers(CountingGym):
         (np.zeros((1, 3), np.int64), ShapeError, r"frame: expected shape \(3,\), got \(1, 3\)"),
         (np.int64(1), ShapeError, r"frame: expected shape \(3,\), got \(\)"),
         (np.zeros(3), DtypeMismatchError, "frame: expected int64, got float64"),
+        (np.zeros(3, complex), DtypeMismatchError, "frame: expected int64, got complex128"),
         ([None] * 3, DtypeMismatchError, "frame: expected int64, got object"),
     ],
 )
@@ -285,6 +358,7 @@ def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(
     [
         (1, np.zeros(1), ShapeError, r"reward: expected shape \(\), got \(1,\)"),
         (1, None, DtypeMismatchError, "reward: expected float64, got object"),
+        (1, 1j, DtypeMismatchError, "reward: expected float64, got complex128"),
         (2, np.zeros(1, np.bool_), ShapeError, r"terminated: expected shape \(\), got \(1,\)"),
         (3, None, DtypeMismatchError, "truncated: expected bool, got object"),
     ],
