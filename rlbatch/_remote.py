@@ -16,7 +16,8 @@ made from is pickled by value.
 3. The child has a process group of its own. Ctrl-C reaches the parent only, which ends its
    workers; they print nothing. The whole group is killed, grandchildren included.
 4. The child ends when the parent is gone: it reads the end of the pipe, or, busy in a step, its
-   watching thread sees that it has another parent.
+   watching thread sees that it has another parent. Where a step keeps all threads from running,
+   Linux does it: a second pipe, into which nothing is written, loses its writer.
 5. Nothing has a name: the pipe, the shared memory and the dump file vanish with the processes.
 """
 
@@ -33,7 +34,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, Pipe
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -50,7 +51,7 @@ _DUMP_WAIT_S = 0.3
 _BOOT = (
     "import sys; from multiprocessing.connection import Connection; "
     "c = Connection(int(sys.argv[1])); sys.path[:] = c.recv(); "
-    "from rlbatch._worker import main; main(c, int(sys.argv[2]), int(sys.argv[3]))"
+    "from rlbatch._worker import main; main(c, *map(int, sys.argv[2:]))"
 )
 
 
@@ -78,7 +79,8 @@ class RemoteWorker:
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
         )
         self._dump = tempfile.TemporaryFile()
-        descriptors = (theirs.fileno(), self._dump.fileno())
+        lifeline, self._lifeline = Pipe(duplex=False)
+        descriptors = (theirs.fileno(), self._dump.fileno(), lifeline.fileno())
         self._process = subprocess.Popen(
             # -P: modules are looked for where the parent looks, not in the current folder.
             [sys.executable, "-P", "-c", _BOOT, *map(str, (*descriptors, os.getpid()))],
@@ -87,6 +89,7 @@ class RemoteWorker:
             stdin=subprocess.DEVNULL,
         )
         theirs.close()
+        lifeline.close()
         self.connection = Connection(ours.detach())
         self._guarded(self.connection.send, sys.path)
         self._guarded(self.connection.send_bytes, payload)
@@ -175,6 +178,7 @@ class RemoteWorker:
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._dump.close()
+        self._lifeline.close()
 
     def _guarded(self, send: Any, *arguments: Any) -> None:
         try:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import faulthandler
+import fcntl
 import gc
 import os
 import random
@@ -545,17 +546,19 @@ def _set_generators(states: tuple) -> None:
 # --- In a process of its own. See NOTE [ worker shutdown ] in _remote.py. ---
 
 
-def main(connection: Connection, dump_descriptor: int, parent: int) -> None:
+def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: int) -> None:
     """Serves commands until the parent says so, fails, or is gone.
 
     Args:
         connection: To the parent.
         dump_descriptor: Of a file; a signal makes the process write its stacks there.
+        lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
     faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
     _let_parent_go_on()
     _end_with(parent)
+    _end_with_pipe(lifeline)
     worker: Worker | None = None
     command = Command.START
     is_parent_gone = False
@@ -700,3 +703,12 @@ def _end_with(parent: int) -> None:
         os.killpg(0, signal.SIGKILL)  # With all that environments have started.
 
     threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()
+
+
+def _end_with_pipe(lifeline: int) -> None:
+    """Lets Linux end this process group when the last writer of a pipe is gone."""
+    if hasattr(fcntl, "F_SETSIG"):
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+            fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)

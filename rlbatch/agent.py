@@ -178,7 +178,8 @@ def replay_agent(
         KeyMismatchError, DtypeMismatchError: An output is not like the one of the first step.
     """
     replay = getattr(agent, replay_method_name)
-    outputs, state = [], None
+    outputs: list[DictTensor] = []
+    state = None
     lengths = trajectories.trajectories.lengths
     if not trajectories.n_elems() or not int(lengths.max()):
         raise ValueError("trajectories: expected at least one step to replay, got none")
@@ -263,7 +264,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         # Past __setattr__, which writes to the agent. The names keep out of the agent's way.
         self.__dict__["_agent"] = agent
         self.__dict__["_device"] = as_device(device)
-        self.__dict__["_info_device"] = as_device(info_device)
+        self.__dict__["_info_device"] = as_device(info_device, "info_device")
         self.__dict__["_has_parameters_there"] = False  # Since they were looked at last.
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:

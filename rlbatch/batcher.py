@@ -535,10 +535,7 @@ def _present(name: str, device: DeviceLike) -> torch.device:
     Raises:
         ValueError: It is none, or is not there.
     """
-    try:
-        found = as_device(device)
-    except (RuntimeError, TypeError) as error:
-        raise ValueError(f"{name}: expected a device, got {device!r}: {error}") from error
+    found = as_device(device, name)
     if found.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"{name}: expected one that is there, got {found} without CUDA")
     return found

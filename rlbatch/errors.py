@@ -93,20 +93,27 @@ class WorkerTimeoutError(WorkerError, TimeoutError):
     """A worker did not answer in time; it may hang, or the timeout may be too short."""
 
 
-def as_device(device: DeviceLike) -> torch.device:
+def as_device(device: DeviceLike, name: str = "device") -> torch.device:
     """Returns the device with its index, so that two names of one device compare equal.
 
     Args:
         device: A `torch.device`, its name, or the index of a CUDA device.
+        name: Of the argument, for the message.
 
     Returns:
         The same device; `cuda` without an index becomes the current one (`cuda:0` at start).
+
+    Raises:
+        ValueError: It is none.
 
     Example:
         >>> as_device("cpu")
         device(type='cpu')
     """
-    device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    try:
+        device = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ValueError(f"{name}: expected a device such as cuda:0, got {device!r}") from error
     if device.type == "cuda" and device.index is None:
         # torch.cuda.current_device() would open a context; before there is one, it is 0.
         index = torch.cuda.current_device() if torch.cuda.is_initialized() else 0

@@ -512,11 +512,14 @@ def test_workers_end_when_the_script_is_killed_while_they_start(tmp_path):
     assert not alive(pid)
 
 
-def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_path):
+@pytest.mark.parametrize("step", ["time.sleep(1000)", "re.match('(a+)+$', 'a' * 60 + 'b')"])
+def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_path, step):
+    """The second one does not let other threads run."""
     ending = """
+    import re
     class Stuck(GymEnvInf):
         def step(self, action):
-            time.sleep(1000)
+            STEP
 
     batcher.close()
     batcher = RL_Batcher(
@@ -530,7 +533,7 @@ def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_
     time.sleep(1000)
     """
     script = tmp_path / "script.py"
-    script.write_text(SCRIPT + textwrap.dedent(ending))
+    script.write_text(SCRIPT + textwrap.dedent(ending).replace("STEP", step))
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     process = subprocess.Popen(
         [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=environment

@@ -38,8 +38,8 @@ class DeviceEnv(VecEnv):
 
     def __init__(self, env: VecEnv, from_device: DeviceLike, to_device: DeviceLike):
         self.env = env
-        self.from_device = as_device(from_device)
-        self.to_device = as_device(to_device)
+        self.from_device = as_device(from_device, "from_device")
+        self.to_device = as_device(to_device, "to_device")
         self.device = self.to_device
         # VecEnv has these too, so that __getattr__ would not see them.
         self.autoreset = env.autoreset

@@ -16,8 +16,10 @@ skips below 1), there is an error. Known to differ are:
 - `restoreState` brings back which action sticky actions repeat; in ale-py that stays as it is.
 - What a reset plays to begin a game (in berzerk, for one) takes one frame per act here; in ale-py
   `frame_skip` and the limit of an episode apply to it.
-- With `truncate_on_loss_of_life` ale-py truncates amidar, atlantis2, bank_heist, demon_attack and
-  turmoil from the first frame on.
+- With `truncate_on_loss_of_life` the lives are compared with those that the game's rule begins
+  with, as in ale-py: amidar, bank_heist, demon_attack and turmoil are truncated from the first
+  frame on, mario_bros never. For atlantis2 ale-py has no such number and compares with anything.
+- After `restoreState`, `getScreen` is the picture of that state; in ale-py it is the one before.
 - Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 
@@ -473,7 +475,7 @@ class Console:
 
         Args:
             include_rng: Whether the random numbers of sticky actions are to be repeated too,
-                after it has been restored.
+                after it has been restored. Those of the console itself always are.
         """
         library = self._library_for("cloneState")
         buffer = ctypes.create_string_buffer(
@@ -512,8 +514,9 @@ class Console:
         """Goes to where a console of ale-py is, random numbers included.
 
         ale-py's states lack a little, such as the action that is being repeated and pictures but
-        the last. In all games but Tic-Tac-Toe 3D, whose frames take several calls, both consoles
-        are the same from there on. Of Miniature Golf it lacks what the next reward is made from.
+        the last. Both consoles are the same from there on, but for the next picture, where a frame
+        does not draw all of it: after some resets, and while Tic-Tac-Toe 3D thinks. Of Miniature
+        Golf they lack what the next reward is made from.
 
         Args:
             ale: An `ale_py.ALEInterface` with the same ROM, and the same settings for sticky
@@ -522,6 +525,7 @@ class Console:
         Raises:
             CallOrderError: No ROM is loaded.
             ValueError: `ale` has another game, or no game.
+            TypeError: It is no `ale_py.ALEInterface`.
         """
         md5 = self._loaded("from_ale").md5
         state, screen = ale_state(ale, md5, self.getScreenDims())

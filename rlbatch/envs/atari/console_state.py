@@ -115,8 +115,15 @@ def ale_state(ale: Any, md5: str, dims: tuple[int, int]) -> tuple[bytes, np.ndar
         uint8.
 
     Raises:
-        ValueError: The screen has another size.
+        ValueError: The screen has another size, or there is no ROM.
+        TypeError: `ale` is something else.
     """
+    if not hasattr(ale, "getLegalActionSet"):
+        raise TypeError(f"ale: expected an ale_py.ALEInterface, got {ale!r}")
+    try:
+        ale.getLegalActionSet()  # Without a ROM the screen would end the process.
+    except RuntimeError as error:
+        raise ValueError(f"ale: expected the ROM {md5}, got none") from error
     screen = np.ascontiguousarray(ale.getScreen(), np.uint8)
     if screen.shape != dims:
         raise ValueError(f"ale: expected the ROM {md5}, screen {dims}, got screen {screen.shape}")

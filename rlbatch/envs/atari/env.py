@@ -148,7 +148,10 @@ class AtariEnv(VecEnv):
         Raises:
             ValueError: `env_info` holds something else, or not one seed per environment.
             DtypeMismatchError: The seeds are no integers.
+            TypeError: `env_info` is no DictTensor.
         """
+        if not (env_info is None or isinstance(env_info, DictTensor)):
+            raise TypeError(f"env_info: expected a DictTensor or None, got {env_info!r}")
         seeds = None if self._n_resets else self._seeds
         if env_info is not None and not env_info.empty():
             if set(env_info) != {"seed"}:
@@ -178,6 +181,7 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
             ShapeError, DtypeMismatchError, DeviceMismatchError: `action` is not as above.
             ValueError: There is no such action.
+            TypeError: It is no DictTensor.
         """
         actions = self._actions(action)
         after, following = self._steps.step(actions)
@@ -296,6 +300,8 @@ class AtariEnv(VecEnv):
 
     def _actions(self, action: DictTensor) -> torch.Tensor:
         self._check_was_reset("step")
+        if not isinstance(action, DictTensor):
+            raise TypeError(f"action: expected a DictTensor, got {action!r}")
         actions = action["action"].detach()
         if actions.device != self.device:
             raise DeviceMismatchError("action", self.device, actions.device, "env.step")

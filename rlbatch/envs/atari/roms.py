@@ -9,12 +9,14 @@ import hashlib
 import importlib.util
 import logging
 import os
+import stat
 from pathlib import Path
 
 from rlbatch.envs.atari.games import GAMES, Game, find_game
 
 # What cartridges without a known MD5 are taken for, by their size in bytes.
 _CARTS = {2048: "2K", 4096: "4K", 8192: "F8", 10495: "DPC", 16384: "F6"}
+_SMALL = {"2K": 2048, "4K": 4096}
 
 _log = logging.getLogger(__name__)
 
@@ -97,6 +99,8 @@ def rom_content(source: RomLike) -> tuple[bytes, str]:
     where = str(source)
     largest = max(_CARTS)
     try:
+        if stat.S_ISFIFO(os.stat(source).st_mode):  # Which may never be written to.
+            raise RomError(where, "a ROM file", "a pipe")
         with open(source, "rb") as file:
             rom = file.read(largest + 1)  # No more: it may be anything, even endless.
             size = max(len(rom), os.fstat(file.fileno()).st_size)
@@ -172,6 +176,7 @@ def open_rom(source: RomLike, rule: str | None = None) -> tuple[bytes, Game]:
     else:
         rom, where = rom_content(source)
         game = identify(rom) or _unknown_game(rom, where, rule)
+        rom = rom[: _SMALL.get(game.cart)]  # It may be there twice.
     if rule is not None and find_game(rule).name != game.name:
         raise ValueError(f"rule: expected {game.name}, whose ROM this is, got {rule!r}")
     return rom, game

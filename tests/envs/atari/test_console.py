@@ -134,6 +134,9 @@ def test_settings_wait_for_the_next_rom():
     ("game", "settings"),
     [
         ("breakout", {"truncate_on_loss_of_life": True}),
+        ("galaxian", {"truncate_on_loss_of_life": True}),
+        ("amidar", {"truncate_on_loss_of_life": True}),
+        ("mario_bros", {"truncate_on_loss_of_life": True}),
         ("breakout", {"max_num_frames_per_episode": 100}),
         ("breakout", {"repeat_action_probability": 0.25, "random_seed": -5}),
         ("breakout", {"system_random_seed": 7}),
@@ -356,6 +359,22 @@ def test_without_random_numbers_a_state_leaves_those_of_the_console():
     assert play(console, 200) != first
     complete = console.cloneState(include_rng=True)
     assert len(complete.serialize()) > len(state.serialize())
+
+
+@pytest.mark.parametrize("game", ["berzerk", "hero", "seaquest"])
+def test_a_state_brings_back_the_random_numbers_of_the_console(game):
+    sums = []
+    for each in both(game):
+        state = each.cloneState()
+        found = []
+        for _ in range(2):
+            for _ in range(4):
+                each.reset_game()
+                found.append(int(each.getRAM().sum()))
+            each.restoreState(state)
+        assert len(set(found)) > 1
+        sums.append(found)
+    assert sums[0] == sums[1]
 
 
 def test_a_state_knows_its_counters_and_compares():

@@ -579,3 +579,14 @@ def test_mistakes_with_types_are_named() -> None:
     if not torch.cuda.is_available():
         with pytest.raises(ValueError, match="^device: expected one that is there, got cuda:0"):
             AtariEnv("pong", device="cuda:0")
+
+
+def test_what_is_no_dicttensor_is_refused() -> None:
+    env = AtariEnv("pong", 2, seed=0)
+    with pytest.raises(TypeError, match="env_info: expected a DictTensor or None, got 3"):
+        env.reset(3)  # type: ignore[arg-type]
+    env.reset()
+    with pytest.raises(TypeError, match="action: expected a DictTensor, got tensor"):
+        env.step(torch.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="device: expected a device such as cuda:0, got 'gpu'"):
+        AtariEnv("pong", 2, device="gpu")

@@ -1,13 +1,14 @@
 """ROM files: found, checked, and what is said of those that are none."""
 
 import importlib.util
+import os
 import pickle
 import subprocess
 import sys
 
 import pytest
 
-from rlbatch.envs.atari import GAMES, RomError, RomNotFoundError, find_game, read_rom
+from rlbatch.envs.atari import GAMES, Console, RomError, RomNotFoundError, find_game, read_rom
 from rlbatch.envs.atari.roms import guess_cart, identify, open_rom, rom_folder
 
 pytest.importorskip("ale_py")
@@ -103,6 +104,21 @@ def test_the_kind_of_most_cartridges_shows_in_their_size():
 def test_a_rom_whose_halves_are_equal_counts_as_one_of_them(size, cart):
     half = bytes(range(256)) * (size // 512)
     assert guess_cart(half * 2) == cart
+
+
+@pytest.mark.parametrize("n_halves", [2, 4])
+def test_a_rom_that_is_there_twice_is_opened_once(n_halves):
+    rom, game = open_rom(read_rom(PONG) * n_halves, rule="pong")
+    assert (len(rom), game.cart) == ((2048, "2K") if n_halves == 2 else (4096, "4K"))
+    console = Console()
+    console.loadROM(read_rom(PONG) * n_halves, rule="pong")
+    assert [console.act(0) for _ in range(3)] == [0, 0, 0]
+
+
+def test_a_pipe_is_no_rom(tmp_path):
+    os.mkfifo(tmp_path / "pong.bin")
+    with pytest.raises(RomError, match=r"pong.bin: expected a ROM file, got a pipe"):
+        read_rom(PONG, tmp_path / "pong.bin")
 
 
 @pytest.mark.parametrize("size", [0, 1, 2047, 4097, 10494, 16383])

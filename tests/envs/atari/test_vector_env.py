@@ -165,6 +165,15 @@ def test_equals_ale_py(game, name, mode):
     compare(game, OPTIONS[name], mode, 40)
 
 
+@pytest.mark.parametrize(
+    ("game", "height", "width"),
+    [("space_invaders", 1, 40), ("carnival", 2, 80), ("name_this_game", 1, 160)],
+)
+def test_one_row_or_two_equal_ale_py(game, height, width):
+    """Of 210 and 214 rows: what OpenCV takes for the scale is no whole number there."""
+    compare(game, {"img_height": height, "img_width": width, "stack_num": 1}, MODES[0], 60)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", OPTIONS)

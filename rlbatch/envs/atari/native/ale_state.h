@@ -283,7 +283,9 @@ inline bool import_ale(Console& console, const char* md5, const u8* bytes, s64 n
   if (in.flag()) read_ale_random(in.text(), generators.environment);
   if (!outer.is_good || !in.is_good) return false;
   s.cpu.bus = s.riot.ram[127];
-  s.frame.is_partial = s.frame.is_greyed = 0;
+  // A frame that has ended has as many lines as the last one that did.
+  const s32 lines = (3 * s.cpu.cycles - s.tia.frame_start) / kLine;
+  s.frame.is_partial = s.frame.is_greyed = lines != s.frame.lines;
   s.session.sticky_action = kActionNoop;
   s.session.sticky_strength = 0;
   console.s = s;

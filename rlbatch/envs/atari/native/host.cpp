@@ -27,7 +27,7 @@ struct HostConsole {
   f32 repeat_probability = 0;
   s32 frame_skip = 1, max_frames = 0, truncates_on_life_loss = 0;
   s32 reward_min = INT32_MIN, reward_max = INT32_MAX;
-  s32 lives_at_load = 0;
+  s32 most_lives = 0;  // With fewer, one has been lost.
 
   std::unique_ptr<Translator> translator;
 
@@ -38,7 +38,7 @@ struct HostConsole {
 
   bool is_truncated() {
     if (max_frames > 0 && state.session.episode_frame_number >= max_frames) return true;
-    return truncates_on_life_loss && console().lives() < lives_at_load;
+    return truncates_on_life_loss && console().lives() < most_lives;
   }
 };
 
@@ -99,7 +99,11 @@ RLB_API void rlb_console_free(void* handle) { delete static_cast<HostConsole*>(h
 RLB_API void rlb_console_load(void* handle, u32 environment_seed) {
   HostConsole& c = at(handle);
   c.console().power_on(environment_seed, c.state.session.mode);
-  c.lives_at_load = c.console().lives();
+  // Those that the rule begins with, which may not be the game's. ale-py's atlantis2 has none.
+  const Rule rule = c.console().rule_of();
+  RuleState fresh{};
+  reset_rule(rule, fresh, 0);
+  c.most_lives = rule == Rule::atlantis2 ? c.console().lives() : rule_lives(rule, fresh);
 }
 
 RLB_API void rlb_console_reset(void* handle) { at(handle).console().reset_game(); }
@@ -181,15 +185,17 @@ RLB_API void rlb_console_gray(void* handle, u8* out) {
 
 RLB_API s64 rlb_console_state_size(void* handle, s32 include_rng) {
   const size_t screens = at(handle).screens.size();
-  return static_cast<s64>(sizeof(State) + screens + (include_rng ? sizeof(Generators) : 0));
+  return static_cast<s64>(sizeof(State) + screens + sizeof(Mt19937) * (include_rng ? 2 : 1));
 }
 
 RLB_API void rlb_console_save(void* handle, u8* out, s32 include_rng) {
   HostConsole& c = at(handle);
   std::memcpy(out, &c.state, sizeof(State));
   std::memcpy(out + sizeof(State), c.screens.data(), c.screens.size());
+  u8* generators = out + sizeof(State) + c.screens.size();
+  std::memcpy(generators, &c.generators.system, sizeof(Mt19937));
   if (include_rng) {
-    std::memcpy(out + sizeof(State) + c.screens.size(), &c.generators, sizeof(Generators));
+    std::memcpy(generators + sizeof(Mt19937), &c.generators.environment, sizeof(Mt19937));
   }
 }
 
@@ -199,8 +205,10 @@ RLB_API s32 rlb_console_restore(void* handle, const u8* in, s64 size) {
   if (!has_rng && size != rlb_console_state_size(handle, 0)) return 1;
   std::memcpy(&c.state, in, sizeof(State));
   std::memcpy(c.screens.data(), in + sizeof(State), c.screens.size());
+  const u8* generators = in + sizeof(State) + c.screens.size();
+  std::memcpy(&c.generators.system, generators, sizeof(Mt19937));
   if (has_rng) {
-    std::memcpy(&c.generators, in + sizeof(State) + c.screens.size(), sizeof(Generators));
+    std::memcpy(&c.generators.environment, generators + sizeof(Mt19937), sizeof(Mt19937));
   }
   return 0;
 }

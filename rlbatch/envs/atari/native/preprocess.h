@@ -187,6 +187,12 @@ RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes) {
   }
 }
 
+// OpenCV takes 1 / (target / source) for the scale, and of 210 or 214 rows to 1 or 2 that is no whole
+// number.
+RLB_FN bool is_whole_scale(s32 size, s32 out_size) {
+  return size % out_size == 0 && 1 / (static_cast<f64>(out_size) / size) == size / out_size;
+}
+
 // Screens are `height` rows of 160 pixels. Returns whether this resize is possible.
 RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resize) {
   if (height < 1 || height > kMaxResized || out_height < 1 || out_height > height) return false;
@@ -200,7 +206,7 @@ RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resi
   const s32 n_errors = rows.max_count + columns.max_count + 3;
   const s32 inverse_gap = resize.denominator % 2 ? 2 * resize.denominator : resize.denominator;
   resize.is_copy = height == out_height && kRowPixels == out_width;
-  resize.is_block = height % out_height == 0 && kRowPixels % out_width == 0;
+  resize.is_block = is_whole_scale(height, out_height) && is_whole_scale(kRowPixels, out_width);
   resize.is_exact_but_ties = rows.unit <= kMaxUnit && resize.lanes.n_pairs <= kMaxPairs &&
                              inverse_gap < (1 << 16) / n_errors;
   return true;
