@@ -543,7 +543,8 @@ def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_
     time.sleep(0.3)
     assert all(map(alive, pids))
     process.kill()
-    process.communicate()
+    process.wait()
+    process.stdout.close()
     wait_for_end(pids)
     assert torch.tensor(pids).unique().numel() == 2
 
