@@ -49,9 +49,15 @@ def load(path: str | Path, algorithm: str) -> dict[str, Any]:
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: It belongs to another algorithm.
+        ValueError: It belongs to another algorithm, or is no checkpoint.
     """
-    content = torch.load(locate(path), map_location="cpu", weights_only=True)
+    file = locate(path)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except Exception as error:  # Of many classes, where a file is damaged.
+        raise ValueError(f"{file}: expected a checkpoint, got a damaged file: {error}") from error
+    if not isinstance(content, dict) or "algorithm" not in content:
+        raise ValueError(f"{file}: expected a checkpoint of a run, got something else")
     if content["algorithm"] != algorithm:
         raise ValueError(f"{path}: expected {algorithm}, got a run of {content['algorithm']}")
     return content

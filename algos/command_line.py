@@ -25,8 +25,8 @@ class RunConfig:
     """Options that count something there has to be."""
 
     env_id: str = "CartPole-v1"
-    """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as
-    PongNoFrameskip-v4, or ALE/Pong-v5 with sticky actions."""
+    """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as pong or
+    PongNoFrameskip-v4, which are the same, or ALE/Pong-v5 with sticky actions."""
     seed: int = 0
     """Everything random in the run follows from this number."""
     total_steps: int = 1_000_000

@@ -22,7 +22,7 @@ from gymnasium.envs.registration import EnvSpec
 
 from rlbatch import DictTensor, TemporalDictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
-from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.envs.base import Observation
 from rlbatch.errors import CallOrderError, DeviceLike
 from rlbatch.seeding import derived_seed
@@ -94,8 +94,8 @@ _ATARI_ID = re.compile(r"ALE/\w+-v5|\w+NoFrameskip-v4")
 
 
 def is_atari(env_id: str) -> bool:
-    """Returns whether this is an Atari game, such as `ALE/Pong-v5` or `PongNoFrameskip-v4`."""
-    return _ATARI_ID.fullmatch(env_id) is not None
+    """Returns whether this is an Atari game: `ALE/Pong-v5`, `PongNoFrameskip-v4`, or `pong`."""
+    return env_id in GAMES or _ATARI_ID.fullmatch(env_id) is not None
 
 
 def frames_per_step(env_id: str) -> int:

@@ -26,6 +26,7 @@ def set_up(seed: int, torch_deterministic: bool, n_threads: int) -> None:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS asks for this.
     # As use_deterministic_algorithms(warn_only=True), which takes two seconds to import a compiler.
     torch.set_deterministic_debug_mode("warn" if torch_deterministic else "default")
+    torch.utils.deterministic.fill_uninitialized_memory = False  # Which nobody reads.
     torch.backends.cudnn.benchmark = not torch_deterministic
 
 

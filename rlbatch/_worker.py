@@ -56,16 +56,16 @@ class TorchSettings(NamedTuple):
     Attributes:
         num_threads: In an operator.
         default_dtype: Of new tensors.
-        deterministic: As `torch.use_deterministic_algorithms` takes it.
-        warn_only: The same.
+        deterministic: As `torch.set_deterministic_debug_mode` takes it.
+        fills_memory: Whether new memory is written to then, which takes time.
         matmul_precision: As `torch.set_float32_matmul_precision` takes it; None where every
             backend has one of its own.
     """
 
     num_threads: int
     default_dtype: torch.dtype
-    deterministic: bool
-    warn_only: bool
+    deterministic: int
+    fills_memory: bool
     matmul_precision: str | None
 
     @classmethod
@@ -77,8 +77,8 @@ class TorchSettings(NamedTuple):
         return cls(
             num_threads,
             torch.get_default_dtype(),
-            torch.are_deterministic_algorithms_enabled(),
-            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.get_deterministic_debug_mode(),
+            _deterministic().fill_uninitialized_memory,
             precision,
         )
 
@@ -86,9 +86,15 @@ class TorchSettings(NamedTuple):
         """Sets them in this process."""
         torch.set_num_threads(self.num_threads)
         torch.set_default_dtype(self.default_dtype)
-        torch.use_deterministic_algorithms(self.deterministic, warn_only=self.warn_only)
+        # Not use_deterministic_algorithms, which takes seconds to import a compiler.
+        torch.set_deterministic_debug_mode(self.deterministic)
+        _deterministic().fill_uninitialized_memory = self.fills_memory
         if self.matmul_precision is not None:
             torch.set_float32_matmul_precision(self.matmul_precision)
+
+
+def _deterministic() -> Any:
+    return torch.utils.deterministic  # A module with a property, which type checkers do not see.
 
 
 class Recipe(NamedTuple):

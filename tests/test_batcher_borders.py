@@ -272,6 +272,7 @@ class Settings(RL_Agent):
         flags = [
             torch.are_deterministic_algorithms_enabled(),
             torch.is_deterministic_algorithms_warn_only_enabled(),
+            not torch.utils.deterministic.fill_uninitialized_memory,
             torch.get_float32_matmul_precision() == "medium",
         ]
         output = {"action": torch.zeros(1, dtype=torch.int64), "flags": torch.tensor([flags])}
@@ -282,6 +283,7 @@ class Settings(RL_Agent):
 def test_what_decides_on_bits_is_as_the_caller_has_set_it(n_processes):
     try:
         torch.use_deterministic_algorithms(True, warn_only=True)
+        torch.utils.deterministic.fill_uninitialized_memory = False
         torch.set_float32_matmul_precision("medium")
         with RL_Batcher(
             1, Settings, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
@@ -291,6 +293,7 @@ def test_what_decides_on_bits_is_as_the_caller_has_set_it(n_processes):
             assert batcher.get()[0].trajectories["action/flags"].all()
     finally:
         torch.use_deterministic_algorithms(False)
+        torch.utils.deterministic.fill_uninitialized_memory = True
         torch.set_float32_matmul_precision("highest")
 
 

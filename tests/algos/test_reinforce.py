@@ -309,6 +309,10 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     assert rows[3]["seconds"] != "9.9"
     seconds = [float(row["seconds"]) for row in rows]
     assert seconds == sorted(seconds), "the clock did not go on"
+    with pytest.raises(
+        ValueError, match="env_id: expected .* as in the run that is resumed, got A"
+    ):
+        train(small(tmp_path, resume=str(tmp_path), env_id="Acrobot-v1", target_return=None))
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])

@@ -206,7 +206,7 @@ def test_facts_about_an_environment():
 
 
 def test_an_atari_game_is_told_by_its_id():
-    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4"):
+    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4", "ms_pacman"):
         assert is_atari(env_id)
         assert (reward_threshold(env_id), frames_per_step(env_id)) == (None, 4)
     for env_id in ("CartPole-v1", TWO_STATES, "ALE/Pong-v4", "x:PongNoFrameskip-v4"):
@@ -357,6 +357,7 @@ def test_generators_go_on_where_a_checkpoint_was_written(tmp_path):
     checkpoints.save(tmp_path, {"algorithm": "x", "generators": get_generators()})
     second = draws()
     set_up(seed=7, torch_deterministic=True, n_threads=1)
+    assert not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.are_deterministic_algorithms_enabled()
     assert draws() == first
     set_generators(checkpoints.load(tmp_path, "x")["generators"])
@@ -376,6 +377,14 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path):
 
 def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="expected a file or a run's folder, got"):
+        checkpoints.load(tmp_path, "x")
+    file = tmp_path / "checkpoint.pt"
+    checkpoints.save(tmp_path, {"algorithm": "x", "weights": torch.zeros(1000)})
+    file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint, got a damaged"):
+        checkpoints.load(tmp_path, "x")
+    torch.save([1], file)
+    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint of a run"):
         checkpoints.load(tmp_path, "x")
     checkpoints.save(tmp_path, {"algorithm": "x"})
     with pytest.raises(ValueError, match="expected y, got a run of x"):
