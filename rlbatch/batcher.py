@@ -25,15 +25,7 @@ from rlbatch._slots import (
     check_same_layout,
     shared_block,
 )
-from rlbatch._worker import (
-    Command,
-    Done,
-    LocalWorker,
-    Ready,
-    Recipe,
-    Slots,
-    TorchSettings,
-)
+from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
@@ -455,7 +447,7 @@ class RL_Batcher:
 
     def _is_forked(self) -> bool:
         # Workers in processes belong to the process that started them.
-        return os.getpid() != self._owner and self._workers[0].connection is not None
+        return os.getpid() != self._owner and any(one.connection for one in self._workers)
 
     def _expect(self, *states: _State, to: str) -> None:
         if self._is_forked():

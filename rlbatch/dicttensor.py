@@ -357,7 +357,7 @@ class TemporalDictTensor(NamedTensors):
         """Returns one step of each row (a copy).
 
         Args:
-            index_t: [B] int64, the step to take from each row.
+            index_t: [B] int64, the step to take from each row; negative counts from the end of T.
 
         Raises:
             DtypeMismatchError: `index_t` is not int64.

@@ -33,7 +33,7 @@ Arrays = dict[str, np.ndarray]
 _REWARD = Leaf((), spaces.Box(-np.inf, np.inf, (), np.float64), (), np.dtype(np.float64))
 _FLAG = Leaf((), spaces.Discrete(2), (), np.dtype(np.bool_))
 
-
+# What Gymnasium's `step` returns.
 _STEP = "(observation, reward, terminated, truncated, info)"
 
 
@@ -143,13 +143,11 @@ class EnvList:
         envs, results = self.envs, []
         for number, action in zip(numbers, self._values(actions), strict=True):
             try:
-                result = envs[number].step(action)
-                _check_answer("step", _STEP, result, 5)
+                results.append(envs[number].step(action))
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-            results.append(result)
-        frames, reward, terminated, truncated, _ = zip(*results, strict=True)
+        frames, reward, terminated, truncated, _ = _columns(numbers, results)
         return Result(
             self._batch(numbers, frames),
             _stack("reward", _REWARD, numbers, reward),
@@ -306,6 +304,26 @@ def _check_answer(where: str, expected: str, answer: Any, n: int) -> None:
     if not (isinstance(answer, tuple) and len(answer) == n):
         found = f"{len(answer)} values" if isinstance(answer, tuple) else repr(answer)
         raise EnvContractError(f"{where}: expected {expected}, as of Gymnasium, got {found}")
+
+
+def _columns(numbers: Sequence[int], results: list[Any]) -> list[tuple]:
+    """Returns the five parts of what environments have answered to a step.
+
+    Raises:
+        EnvContractError: One has answered something else.
+    """
+    try:
+        columns = list(zip(*results, strict=True))
+    except (TypeError, ValueError):
+        columns = []
+    if len(columns) != 5:
+        for number, result in zip(numbers, results, strict=True):  # Which of them was it?
+            try:
+                _check_answer("step", _STEP, result, 5)
+            except EnvContractError as error:
+                add_environment_note(error, number)
+                raise
+    return columns
 
 
 def _check_list(envs: list[Any]) -> None:
