@@ -3,7 +3,7 @@
 NOTE [ worker shutdown ]
 
     parent                                        child
-    RemoteWorker  --- commands, one at a time --> _worker.main
+    RemoteWorker  --- commands, one at a time --> _process.main
                   <-- Ready, NeedSlots, Done, Failure ---
 
 A worker is a plain `subprocess`, not a `multiprocessing.Process`: it does not import the caller's
@@ -41,8 +41,9 @@ from typing import Any
 import cloudpickle
 import torch
 
+from rlbatch._process import check_may_start
 from rlbatch._registry import registered_environments
-from rlbatch._worker import Command, Failure, Recipe, Slots, check_may_start
+from rlbatch._worker import Command, Failure, Recipe, Slots
 from rlbatch.errors import WorkerError
 
 _SEND_TIMEOUT_S = 60
@@ -51,7 +52,7 @@ _DUMP_WAIT_S = 0.3
 _BOOT = (
     "import sys; from multiprocessing.connection import Connection; "
     "c = Connection(int(sys.argv[1])); sys.path[:] = c.recv(); "
-    "from rlbatch._worker import main; main(c, *map(int, sys.argv[2:]))"
+    "from rlbatch._process import main; main(c, *map(int, sys.argv[2:]))"
 )
 
 

@@ -1,42 +1,30 @@
 """The child's side of a batcher: acquires trajectories, one small function per command.
 
-The parent's side is `_remote.py` for a process of its own and `LocalWorker` in the caller's.
+In a process of its own it is served by `_process.py`, whose other side is `_remote.py`; in the
+caller's it is a `LocalWorker`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import faulthandler
-import fcntl
-import gc
 import os
 import random
-import signal
-import sys
-import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from enum import Enum
-from functools import partial
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import torch
 from torch.profiler import record_function
 from torch.utils import _pytree as pytree
 
-from rlbatch._registry import register_environments
-from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block, no_history, specs_of
+from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
-from rlbatch.errors import CallOrderError, DeviceMismatchError, EnvContractError
+from rlbatch.errors import DeviceMismatchError, EnvContractError
 from rlbatch.seeding import WorkerSeeds
 
-_WATCH_EVERY_S = 0.5
 _AGENT_INFO = "agent_info/"
 
 
@@ -433,9 +421,6 @@ def _check_device(stage: str, device: torch.device, **values: DictTensor | torch
                 raise DeviceMismatchError(key, device, tensor.device, stage)
 
 
-# --- In the caller's process. ---
-
-
 class LocalWorker:
     """A worker in the caller's process, with the interface of `RemoteWorker`.
 
@@ -456,7 +441,7 @@ class LocalWorker:
         self._is_closed = False
         self._device = recipe.device
         with self._as_in_a_process():
-            _seed_generators(recipe.seeds.generators)
+            seed_generators(recipe.seeds.generators)
             # Before CUDA is in use, it is the caller's that would be seeded, when it is.
             if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
@@ -519,15 +504,11 @@ def _copied(value: Any) -> Any:
     return copy.deepcopy(value, memo=copies)
 
 
-def _seed_generators(seed: int) -> None:
+def seed_generators(seed: int) -> None:
+    """Seeds Python, NumPy and PyTorch on the CPU."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
-
-
-def _seed_process(seed: int) -> None:
-    _seed_generators(seed)
-    torch.manual_seed(seed)  # CUDA's as well, once it is in use.
 
 
 def _uses_cuda(device: torch.device) -> bool:
@@ -547,174 +528,3 @@ def _set_generators(states: tuple) -> None:
     np.random.set_state(numpy)
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
-
-
-# --- In a process of its own. See NOTE [ worker shutdown ] in _remote.py. ---
-
-
-def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: int) -> None:
-    """Serves commands until the parent says so, fails, or is gone.
-
-    Args:
-        connection: To the parent.
-        dump_descriptor: Of a file; a signal makes the process write its stacks there.
-        lifeline: Of a pipe that the parent holds the other end of.
-        parent: The parent's process; it may have ended while this one imported what it needs.
-    """
-    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
-    _let_parent_go_on()
-    _end_with(parent)
-    _end_with_pipe(lifeline)
-    worker: Worker | None = None
-    command = Command.START
-    is_parent_gone = False
-    try:
-        recipe = _load_recipe(_received(connection))
-        recipe.torch_settings.apply()
-        _seed_process(recipe.seeds.generators)
-        worker = Worker(recipe, partial(_ask_for_slots, connection))
-        _send(connection, Ready(worker.n_envs, worker.autoreset))
-        while command is not Command.CLOSE:
-            started = time.perf_counter()
-            command, arguments = _load(_received(connection))
-            worker.stats["wait_s"] += time.perf_counter() - started
-            n_running = getattr(worker, command.value)(*arguments)
-            if recipe.device.type == "cuda":
-                torch.cuda.synchronize(recipe.device)
-            _send(connection, Done(n_running, worker.stats))
-    except BaseException as error:
-        is_parent_gone = isinstance(error, _ParentGone)
-        if not is_parent_gone:
-            with contextlib.suppress(_ParentGone):
-                _send(connection, _failure(error))
-        if worker is not None and command is not Command.CLOSE:
-            with contextlib.suppress(Exception):
-                worker.close()
-    finally:
-        if torch.cuda.is_initialized():
-            # A block of the parent's counts as in use there until it is let go of here.
-            worker = None
-            gc.collect()
-        # As multiprocessing ends its children: tearing down torch takes half a second.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        if is_parent_gone:  # Nobody else ends what environments have started.
-            os.killpg(0, signal.SIGKILL)
-        os._exit(0)
-
-
-def check_may_start() -> None:
-    """Keeps workers from starting workers that start workers.
-
-    Raises:
-        CallOrderError: This is a worker that imports what it is made from, and one of these modules
-            makes a batcher when it is imported.
-    """
-    if _is_loading:
-        raise CallOrderError(
-            "RL_Batcher: expected modules that make none when they are imported, as workers import "
-            "them too, got one that does; put it into a function, or under "
-            "if __name__ == '__main__'"
-        )
-
-
-_is_loading = False
-
-
-@contextlib.contextmanager
-def _loading() -> Iterator[None]:
-    global _is_loading
-    _is_loading = True
-    try:
-        yield
-    finally:
-        _is_loading = False
-
-
-def _load_recipe(payload: bytes) -> Recipe:
-    with _loading():
-        recipe, environments = cloudpickle.loads(payload)
-        register_environments(environments)
-    return recipe
-
-
-def _load(payload: bytes) -> tuple[Command, tuple]:
-    with _loading():
-        return cloudpickle.loads(payload)
-
-
-class _ParentGone(Exception):  # noqa: N818 - no error
-    """The parent has ended, or has given up on this worker."""
-
-
-# Environments and agents may raise what a pipe raises; only here it is the parent's.
-def _received(connection: Connection) -> bytes:
-    try:
-        return connection.recv_bytes()
-    except (EOFError, OSError) as error:
-        raise _ParentGone from error
-
-
-def _send(connection: Connection, message: Any) -> None:
-    try:
-        connection.send(message)
-    except OSError as error:
-        raise _ParentGone from error
-
-
-def _failure(error: BaseException) -> Failure:
-    """Returns what the parent is told, whatever the class of the error does."""
-    number = getattr(error, "environment", None)
-    try:
-        said = repr(error)
-    except Exception:
-        said = type(error).__name__
-    formatted = "".join(traceback.format_exception(error))
-    return Failure(said, number if isinstance(number, int) else None, formatted)
-
-
-def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
-    _send(connection, NeedSlots(layout))
-    slots: Slots = connection.recv()
-    block = slots.cuda_block
-    if block is None:
-        descriptor = recv_handle(connection)
-        block = map_block(descriptor, slots.n_bytes)
-        os.close(descriptor)
-    store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
-    return SlotWriter(store, slots.first, slots.n_envs)
-
-
-def _let_parent_go_on() -> None:
-    """Keeps a worker that wakes up from taking the core of the parent, which has others to wake.
-
-    Without it the second of two workers starts a millisecond late where cores are few.
-    """
-    if hasattr(os, "SCHED_BATCH"):  # Linux.
-        with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-
-
-def _end_with(parent: int) -> None:
-    """Ends this process soon after its parent, even inside a step that never returns."""
-    # Another than the parent, where that has ended already, or where a launcher is between.
-    above = os.getppid()
-
-    def watch() -> None:
-        with contextlib.suppress(ProcessLookupError):
-            while os.getppid() == above:
-                with contextlib.suppress(PermissionError):
-                    os.kill(parent, 0)  # Does nothing but ask whether it is there.
-                time.sleep(_WATCH_EVERY_S)
-        os.killpg(0, signal.SIGKILL)  # With all that environments have started.
-
-    threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()
-
-
-def _end_with_pipe(lifeline: int) -> None:
-    """Lets Linux end this process group when the last writer of a pipe is gone."""
-    if hasattr(fcntl, "F_SETSIG"):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
-            fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)

@@ -25,6 +25,7 @@ LAYERS = (
     {"rlbatch.envs.spaces", "rlbatch.envs.device", "rlbatch._slots", "rlbatch._registry"},
     {"rlbatch.envs._backends", "rlbatch.envs.check"},
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
+    {"rlbatch._process"},
     {"rlbatch._remote"},
     {"rlbatch.envs", "rlbatch.batcher"},
     {"rlbatch.doctor", "rlbatch.search", "rlbatch.distributed"},
