@@ -42,6 +42,11 @@ class DeviceSteps:
             self.batch.step(DeviceJob.LOAD, seeds=self.batch.uploaded(seeds))
         return self._current()
 
+    def reset_where(self, chosen: torch.Tensor) -> DictTensor:
+        """Starts an episode in the chosen environments, [n_envs] bool."""
+        self.batch.step(_jobs(chosen, DeviceJob.RESET))
+        return self._current()
+
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         self.batch.check_open("step")
@@ -79,8 +84,7 @@ class DeviceSteps:
         """Takes n_steps [n_envs] of the actions [t, n_envs], and starts to count there."""
         steps, chosen = (torch.from_numpy(one).to(self.batch.device) for one in (n_steps, actions))
         for t in range(int(n_steps.max())):
-            jobs = torch.where(steps > t, int(DeviceJob.STEP), int(DeviceJob.NONE)).to(torch.uint8)
-            self.batch.step(jobs, actions=chosen[t].contiguous())
+            self.batch.step(_jobs(steps > t, DeviceJob.STEP), actions=chosen[t].contiguous())
             self.batch.observe()
             self.batch.step(DeviceJob.RESTART)
             self.batch.observe()
@@ -118,3 +122,8 @@ class DeviceSteps:
         following["initial_state"] = done.clone() if initial is None else initial | done
         following["lives"] = self.batch.results["lives"].to(torch.int64)
         return {key: following[key] for key in after}
+
+
+def _jobs(chosen: torch.Tensor, job: DeviceJob) -> torch.Tensor:
+    """Returns a job for the chosen environments, [n_envs] bool, and `NONE`, 0, for the others."""
+    return chosen.to(torch.uint8) * int(job)

@@ -39,6 +39,12 @@ class HostSteps:
             self.batch.run(Job.LOAD, frames, seed=seeds)
         return self._current(frames)
 
+    def reset_where(self, chosen: torch.Tensor) -> DictTensor:
+        """Starts an episode in the chosen environments, [n_envs] bool."""
+        frames = self._new_frames()
+        self.batch.run(np.where(chosen.numpy(), Job.RESET, Job.LOOK), frames)
+        return self._current(frames)
+
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         actions = action.numpy()

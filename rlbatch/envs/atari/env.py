@@ -169,6 +169,32 @@ class AtariEnv(VecEnv):
             observation = self._decorrelate()
         return observation, self._everyone
 
+    def reset_where(self, chosen: torch.Tensor) -> Observation:
+        """Starts an episode in some environments, and leaves the others where they are.
+
+        Their random streams go on; `decorrelate_steps` do not count here. On CUDA nothing waits
+        for the host.
+
+        Args:
+            chosen: [n_envs] bool, on the environment's device.
+
+        Returns:
+            What to act on now, of all environments, and their numbers.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+            TypeError: It is no tensor.
+            DtypeMismatchError: It is no bool.
+            ShapeError, DeviceMismatchError: It is not as above.
+        """
+        self._check_was_reset("reset_where")
+        if not isinstance(chosen, torch.Tensor):
+            raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
+        self._check_rows("chosen", chosen, "env.reset_where")
+        if chosen.dtype != torch.bool:
+            raise DtypeMismatchError(f"chosen: expected torch.bool, got {chosen.dtype}")
+        return self._steps.reset_where(chosen), self._everyone
+
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Steps all environments; see `VecEnv.step`.
 
@@ -303,12 +329,7 @@ class AtariEnv(VecEnv):
         if not isinstance(action, DictTensor):
             raise TypeError(f"action: expected a DictTensor, got {action!r}")
         actions = action["action"].detach()
-        if actions.device != self.device:
-            raise DeviceMismatchError("action", self.device, actions.device, "env.step")
-        if actions.shape != (self.n_envs(),):
-            raise ShapeError(
-                f"action: expected shape {(self.n_envs(),)}, got {tuple(actions.shape)}"
-            )
+        self._check_rows("action", actions, "env.step")
         if actions.dtype not in _INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
@@ -316,6 +337,12 @@ class AtariEnv(VecEnv):
         if actions.is_cpu and not 0 <= int(actions.min()) <= int(actions.max()) < n:
             raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {actions.tolist()}")
         return actions
+
+    def _check_rows(self, name: str, rows: torch.Tensor, where: str) -> None:
+        if rows.device != self.device:
+            raise DeviceMismatchError(name, self.device, rows.device, where)
+        if rows.shape != (self.n_envs(),):
+            raise ShapeError(f"{name}: expected shape {(self.n_envs(),)}, got {tuple(rows.shape)}")
 
     def _check_was_reset(self, where: str) -> None:
         if not self._n_resets:

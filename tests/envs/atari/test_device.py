@@ -132,6 +132,19 @@ def test_several_games(make: MakeEnv) -> None:
     check_same(make, 30, n_envs=12, games=games, seed=9, img_height=70)
 
 
+@pytest.mark.parametrize("game", ["breakout", "sir_lancelot"])  # Known resets, emulated ones.
+def test_some_environments_begin_anew(make: MakeEnv, leave_alone: LeaveAlone, game: str) -> None:
+    kernels, native = (made(game, 4, seed=6) for made in (make, AtariEnv))
+    check_equal(kernels.reset()[0], native.reset()[0], "reset")
+    check_steps(kernels, native, 20)
+    chosen = torch.tensor([True, False, False, True])
+    on_device = chosen.to(kernels.device)
+    with leave_alone():
+        found, _ = kernels.reset_where(on_device)
+    check_equal(found, native.reset_where(chosen)[0], "reset_where")
+    check_steps(kernels, native, 20)
+
+
 def test_states_go_to_a_gpu_and_back(make: MakeEnv) -> None:
     native, kernels = AtariEnv("seaquest", 3, seed=1), make("seaquest", 3, seed=2)
     native.reset()
@@ -251,9 +264,11 @@ def test_a_step_neither_waits_nor_copies() -> None:
     env.reset()
     action = acts(env)
     env.step(action)
+    env.reset_where(env.observe()["done"])
     with no_waiting_for_the_gpu():
         for _ in range(20):
             (after, _), _ = env.step(action)
+            env.reset_where(after["lives"] < 5)
     with torch.profiler.profile() as profile:
         for _ in range(20):
             env.step(action)

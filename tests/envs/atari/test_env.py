@@ -272,6 +272,42 @@ def test_the_random_streams_go_on_after_a_reset():
     assert not torch.equal(starts[1], starts[2])
 
 
+@pytest.mark.parametrize("obs_type", ["pixels", "ram"])
+def test_some_environments_begin_anew_and_the_others_go_on(obs_type):
+    options = {"obs_type": obs_type, "life_loss_info": True, "repeat_action_probability": 0.25}
+    env, beside = (AtariEnv("breakout", 4, seed=2, **options) for _ in range(2))
+    for one in (env, beside):
+        one.reset()
+        *_, (_, before) = play(one, 60)
+    chosen = torch.tensor([False, True, True, False])
+    states = env.get_state()
+    observation, running = env.reset_where(chosen)
+    everywhere, _ = beside.reset()
+    assert set(observation) == set(before)
+    for key in before:
+        assert torch.equal(observation[key][~chosen], before[key][~chosen]), key
+        assert torch.equal(observation[key][chosen], everywhere[key][chosen]), key
+    assert torch.equal(env.get_state([0, 3]), states[[0, 3]])
+    assert torch.equal(env.get_state([1, 2]), beside.get_state([1, 2]))
+    assert running.tolist() == [0, 1, 2, 3]
+    assert env.reset_where(~chosen)[0]["initial_state"].all()
+
+
+def test_who_begins_anew_is_said_by_bools():
+    env = AtariEnv("pong", 2, seed=0)
+    with pytest.raises(CallOrderError, match="reset_where: expected a reset before"):
+        env.reset_where(torch.tensor([True, False]))
+    env.reset()
+    with pytest.raises(TypeError, match="chosen: expected a tensor"):
+        env.reset_where([True, False])
+    with pytest.raises(DtypeMismatchError, match="chosen: expected torch.bool, got torch.int64"):
+        env.reset_where(torch.tensor([1, 0]))
+    with pytest.raises(ShapeError, match=r"chosen: expected shape \(2,\), got \(3,\)"):
+        env.reset_where(torch.zeros(3, dtype=torch.bool))
+    with pytest.raises(DeviceMismatchError, match="chosen"):
+        env.reset_where(torch.zeros(2, dtype=torch.bool, device="meta"))
+
+
 def test_decorrelated_environments_begin_apart():
     def start(n_steps, n_envs=6, seed=3):
         env = AtariEnv("breakout", n_envs, seed=seed, decorrelate_steps=n_steps, noop_max=0)
