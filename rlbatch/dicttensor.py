@@ -550,6 +550,27 @@ class Trajectories:
             TemporalDictTensor.cat(batch.trajectories for batch in trajectories),
         )
 
+    def to_tensordict(self) -> Any:
+        """Returns a `tensordict.TensorDict` [B] with `info` and `trajectories` (no copies).
+
+        Raises:
+            ImportError: tensordict is not installed (`pip install rlbatch[tensordict]`).
+            KeyMismatchError: A key of the trajectories is (or is below) `lengths`.
+        """
+        parts = {
+            "info": self.info.to_nested(),
+            "trajectories": self.trajectories.to_tensordict(),
+        }
+        return new_tensordict(parts, [self.n_elems()])
+
+    @staticmethod
+    def from_tensordict(source: Any) -> Trajectories:
+        """Builds Trajectories of the same tensors, the inverse of `to_tensordict`."""
+        return Trajectories(
+            DictTensor.from_tensordict(source["info"]),
+            TemporalDictTensor.from_tensordict(source["trajectories"]),
+        )
+
     def __repr__(self) -> str:
         info = repr(self.info).replace("\n", "\n  ")
         trajectories = repr(self.trajectories).replace("\n", "\n  ")

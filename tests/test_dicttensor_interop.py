@@ -210,6 +210,21 @@ def test_tensordict_round_trip_copies_nothing(kind, tensordict, device):
     assert all(tensor is named(container)[name] for name, tensor in named(back).items())
 
 
+def test_tensordict_round_trip_of_trajectories(tensordict, device):
+    found = make(Trajectories, device)
+    there = found.to_tensordict()
+    assert isinstance(there, tensordict.TensorDict)
+    assert (there.batch_size, there["trajectories"].batch_size) == ((B,), (B,))
+    assert there["trajectories", "lengths"] is found.trajectories.lengths
+    back = Trajectories.from_tensordict(there)
+    for part in ("info", "trajectories"):
+        expected = named(getattr(found, part))
+        assert named(getattr(back, part)).keys() == expected.keys()
+        assert all(tensor is expected[name] for name, tensor in named(getattr(back, part)).items())
+    alone = Trajectories(DictTensor(), found.trajectories)
+    assert Trajectories.from_tensordict(alone.to_tensordict()).info.empty()
+
+
 def test_tensordict_round_trip_of_numbers(tensordict):
     losses = DictTensor({"loss": torch.tensor(0.5), "parts/value": torch.tensor(2)})
     there = losses.to_tensordict()
@@ -248,6 +263,6 @@ def test_to_tensordict_refuses_a_key_in_the_place_of_the_lengths(key):
 
 def test_missing_tensordict_is_named_with_its_cure(monkeypatch):
     monkeypatch.setitem(sys.modules, "tensordict", None)
-    for kind in NAMED:
+    for kind in KINDS:
         with pytest.raises(ImportError, match=r"^to_tensordict: expected .*rlbatch\[tensordict\]"):
             make(kind).to_tensordict()

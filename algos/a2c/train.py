@@ -217,9 +217,19 @@ def train(config: Config) -> Result:
             optimizer.step()
 
             # Report
-            lag = batcher.policy_version - batch.trajectories["policy_version"].double().mean()
-            run.report(trajectories.trajectories, {"charts/policy_lag": lag, **figures})
+            lag = policy_lag(batch, batcher.policy_version)
+            run.report(trajectories.trajectories, {**lag, **figures})
         return run.finish()
+
+
+def policy_lag(batch: Trajectories, version: int) -> dict[str, Tensor]:
+    """Returns by how many updates the policies that took the steps are older than `version`."""
+    lag = version - batch.trajectories["policy_version"].double()
+    return {
+        "charts/policy_lag": lag.mean(),
+        "charts/policy_lag_min": lag.min(),
+        "charts/policy_lag_max": lag.max(),
+    }
 
 
 def main() -> None:

@@ -301,12 +301,12 @@ def test_an_evaluation_that_is_under_way_is_resumed_too(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, [0.0] * 12),
-        ({"n_groups": 2, "vtrace": True}, [0.0, 0.5, 0.5, 0.5, 0.5, 0.5] * 2),
+        ({}, [(0, 0, 0)] * 12),
+        ({"n_groups": 2, "vtrace": True}, [(0, 0, 0), *[(0, 0.5, 1)] * 5] * 2),
         # The first steps after a checkpoint have to wait for the weights.
         (
             {"asynchronous": True, "n_processes": 1, "vtrace": True},
-            [0.0, 1.0, 1.0, 1.0, 1.0, 1.0] * 2,
+            [(0, 0, 0), *[(1, 1, 1)] * 5] * 2,
         ),
     ],
     ids=["blocking", "groups", "asynchronous"],
@@ -314,7 +314,8 @@ def test_an_evaluation_that_is_under_way_is_resumed_too(tmp_path, monkeypatch):
 def test_the_lag_of_the_policy_is_reported(tmp_path, options, expected):
     train(small(tmp_path, **options, total_steps=12 * 16 // options.get("n_groups", 1)))
     rows = read_table(tmp_path / "training.csv")
-    assert [float(row["charts/policy_lag"]) for row in rows] == expected
+    names = [f"charts/policy_lag{which}" for which in ("_min", "", "_max")]
+    assert [tuple(float(row[name]) for name in names) for row in rows] == expected
 
 
 def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
