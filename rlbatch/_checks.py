@@ -156,6 +156,17 @@ def check_same_keys(where: str, expected: Iterable[str], found: Iterable[str]) -
         )
 
 
+def check_has_keys(where: str, expected: Iterable[str], found: Iterable[str]) -> None:
+    """Checks that keys are there, among others maybe.
+
+    Raises:
+        KeyMismatchError: One is missing.
+    """
+    there = list(found)
+    if any(key not in there for key in expected):
+        raise KeyMismatchError(f"{where}: expected the keys {list(expected)}, got {there}")
+
+
 def check_can_cat(elements: Sequence[Tensors], n_common: int) -> None:
     """Checks that tensors may be joined without a loss: keys, devices, dtypes and row shapes.
 

@@ -184,9 +184,11 @@ class SlotWriter:
 
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
+        # On a GPU the host would wait for the lengths.
+        longest = int(self.lengths.max()) if self.lengths.is_cpu else self.n_timesteps
         self.lengths.zero_()
         for tensor in self.steps.values():
-            tensor.zero_()
+            tensor[:, :longest].zero_()
 
     def write_info(self, running: torch.Tensor | None, info: DictTensor) -> None:
         """Writes what a slot holds once.

@@ -125,7 +125,9 @@ class RL_Agent:
         Args:
             trajectories: What a batcher returned, on the device of the agent.
             t: The step. All B rows are replayed; those shorter than `t` hold padding.
-            state: What the last call returned, None at `t = 0`.
+            state: What the last call returned. At `t = 0` it is None: a slot may begin in the
+                middle of an episode, and an agent with a memory starts from `agent_state/...` in
+                `trajectories.info`, not from `initial_state`. This method does so.
 
         Returns:
             The output and the new state, as from `__call__`.

@@ -26,7 +26,9 @@ from rlbatch._slots import (
     shared_block,
 )
 from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots, TorchSettings
+from rlbatch.agent import RL_Agent
 from rlbatch.dicttensor import DictTensor, Trajectories
+from rlbatch.envs.base import VecEnv
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
@@ -90,8 +92,9 @@ class RL_Batcher:
             takes it for stuck. None waits as long as the process lives.
 
     Raises:
-        TypeError: `create_env` or `create_agent` returns something else, an info is no DictTensor,
-            a count is no integer, or (with processes) something can not be pickled.
+        TypeError: `create_env` or `create_agent` is no function, or returns something else, an
+            info is no DictTensor, a count is no integer, or (with processes) something can not be
+            pickled.
         EnvContractError: The processes have unequal numbers of environments.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
@@ -150,6 +153,8 @@ class RL_Batcher:
             if value < least:
                 raise ValueError(f"{name}: expected at least {least}, got {value}")
         _check_timeout(timeout)
+        _check_creates("create_agent", create_agent)
+        _check_creates("create_env", create_env)
         if "seed" in env_args:
             raise ValueError(
                 "env_args: expected none named seed, which create_env is given from seeds, got "
@@ -229,7 +234,8 @@ class RL_Batcher:
         Raises:
             CallOrderError: Between `execute` and `get`, or after `close` or a failure.
             ShapeError, KeyMismatchError, DtypeMismatchError, DeviceMismatchError: An info has not
-                one row per environment, or is not like the constructor's.
+                one row per environment, or is not like the constructor's; without one there, like
+                that of the first trajectories.
             WorkerError: A worker failed.
         """
         self._expect(_State.NEW, _State.IDLE, to="reset")
@@ -491,25 +497,46 @@ class RL_Batcher:
         return SlotWriter(self._store, 0, self.n_elems())
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
-        # Returns an info with one row per environment, checked against the constructor's.
-        template = self._templates[name]
+        # Returns an info with one row per environment, in the form that it has had before.
         _check_is_dicttensor(name, info)
         if info is None or info.empty():
-            return template.index([0] * self.n_elems())
-        if info.device() != _CPU:
+            info = self._templates[name].index([0] * self.n_elems())
+        elif info.device() != _CPU:
             raise DeviceMismatchError(name, _CPU, info.device())
-        if info.n_elems() != self.n_elems():
+        elif info.n_elems() != self.n_elems():
             raise ShapeError(f"{name}: expected {self.n_elems()} rows, got {info.n_elems()}")
-        if not template.empty():
-            check_same_keys(name, template, info)
-            for key, tensor in template.items():
-                check_same_rows(f"{name}/{key}", info[key], tensor, n_common=1)
+        where, form = self._form(name)
+        if form is not None:
+            check_same_keys(f"{name}, as in {where}", form, info)
+            for key, tensor in form.items():
+                check_same_rows(f"{name}/{key}, as in {where}", info[key], tensor, n_common=1)
         return info
+
+    def _form(self, name: str) -> tuple[str, dict[str, torch.Tensor] | None]:
+        """Returns what fixed the form of an info, and rows of it; None where it is still open."""
+        if not self._templates[name].empty():
+            return "the constructor", self._templates[name].variables
+        if self._store is None:
+            return "", None
+        stored = self._store.layout.info.items()
+        rows = {
+            key.removeprefix(f"{name}/"): torch.empty(0, *spec.shape, dtype=spec.dtype, device=_CPU)
+            for key, spec in stored
+            if key.startswith(f"{name}/")
+        }
+        return "the first trajectories", rows
 
 
 def _check_is_dicttensor(name: str, info: Any) -> None:
     if not (info is None or isinstance(info, DictTensor)):
         raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
+
+
+def _check_creates(name: str, create: Any) -> None:
+    if not callable(create) or isinstance(create, (RL_Agent, VecEnv)):
+        raise TypeError(
+            f"{name}: expected a function or a class, to be called in each process, got {create!r}"
+        )
 
 
 def _check_timeout(timeout: float | None) -> None:

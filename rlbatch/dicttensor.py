@@ -592,3 +592,5 @@ for _type in (DictTensor, TemporalDictTensor, Trajectories):
     pytree.register_pytree_node(
         _type, _type._flatten, _type._unflatten, serialized_type_name=f"rlbatch.{_type.__name__}"
     )
+# `torch.load` reads what `torch.save` has written of them, without `weights_only=False`.
+torch.serialization.add_safe_globals([DictTensor, TemporalDictTensor, Trajectories])

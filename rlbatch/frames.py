@@ -8,7 +8,9 @@ stack in the agent's state, and `stack_frames` on what was acquired, it is 2.
     single frames: observation/frame [B, T, 1, 84, 84], agent_state/frames [B, 3, 84, 84] once
 
 With `life_loss_info` a lost life begins what counts as an episode, but the environment's stacks go
-on: there `initial_state & (episode_length == 0)` stands in for `initial_state`.
+on: there `initial_state & (episode_length == 0)` stands in for `initial_state`. After the random
+steps of `decorrelate_steps` an environment's stack holds the frames before the first observation;
+here they count as 0.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ on the process it runs in; splitting the same environments over more processes c
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -173,9 +174,10 @@ def _entropy(seeds: Sequence[int]) -> int:
 
 
 def _non_negative(name: str, seed: int) -> int:
-    if not isinstance(seed, (int, np.integer)):
-        raise TypeError(f"{name}: expected an integer, got {seed!r}")
-    seed = int(seed)
+    try:
+        seed = operator.index(seed)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {seed!r}") from None
     if seed < 0:
         raise ValueError(f"{name}: expected an integer >= 0, got {seed}")
     return seed

@@ -443,6 +443,8 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
         ({"device": "foo"}, ValueError, "^device: expected a device such .* got 'foo'"),
         ({"info_device": None}, ValueError, "^info_device: expected a device such .* got None"),
         ({"env_args": {"seed": 9}}, ValueError, "env_args: expected none named seed, .* got 9"),
+        ({"create_agent": RL_Agent()}, TypeError, "create_agent: expected a function or a class"),
+        ({"create_env": None}, TypeError, "create_env: expected a function .* got None"),
         (
             {"agent_info": DictTensor({"a": torch.zeros(2)})},
             ShapeError,
@@ -460,13 +462,50 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
     with make_batcher(0, agent_info=DictTensor({"a": torch.zeros(1)})) as batcher:
         for info, error, match in (
             ({"a": torch.zeros(3)}, ShapeError, "agent_info: expected 8 rows, got 3"),
-            ({"b": torch.zeros(8)}, KeyMismatchError, r"agent_info: expected the keys \['a'\]"),
-            ({"a": torch.zeros(8).long()}, DtypeMismatchError, "agent_info/a: expected torch.fl"),
-            ({"a": torch.zeros(8, 2)}, ShapeError, "agent_info/a: expected rows of shape"),
+            (
+                {"b": torch.zeros(8)},
+                KeyMismatchError,
+                r"agent_info, as in the constructor: expected the keys \['a'\]",
+            ),
+            (
+                {"a": torch.zeros(8).long()},
+                DtypeMismatchError,
+                "agent_info/a, as in the constructor: expected torch.fl",
+            ),
+            ({"a": torch.zeros(8, 2)}, ShapeError, "agent_info/a, .*: expected rows of shape"),
             ({"a": torch.zeros(8, device="meta")}, DeviceMismatchError, "agent_info: .* on meta"),
         ):
             with pytest.raises(error, match=match):
                 batcher.reset(DictTensor(info))
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_infos_keep_the_form_that_the_first_trajectories_have(n_processes):
+    def acquire(batcher, **infos):
+        batcher.reset(**infos)
+        batcher.execute()
+        return batcher.get()[0].info
+
+    task, none = DictTensor({"task": torch.arange(8)}), DictTensor()
+    with make_batcher(n_processes) as batcher:
+        batcher.reset(agent_info=DictTensor({"task": torch.zeros(8, 2)}))  # Not stored yet.
+        assert torch.equal(acquire(batcher, env_info=task)["env_info/task"], task["task"])
+        where = "as in the first trajectories: expected"
+        for infos, error, match in (
+            ({"agent_info": task, "env_info": task}, KeyMismatchError, rf"agent_info, {where}"),
+            ({}, KeyMismatchError, rf"env_info, {where} the keys \['task'\], got \[\]"),
+            ({"env_info": none}, KeyMismatchError, rf"env_info, {where}"),
+            (
+                {"env_info": DictTensor({"task": torch.zeros(8)})},
+                DtypeMismatchError,
+                rf"env_info/task, {where} torch.int64, got torch.float32",
+            ),
+        ):
+            with pytest.raises(error, match=match):
+                batcher.reset(**infos)
+        with pytest.raises(KeyMismatchError, match=f"agent_info, {where}"):
+            batcher.execute(agent_info=task)
+        assert torch.equal(acquire(batcher, env_info=task)["env_info/task"], task["task"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The containers among others: pytrees, torch.compile, processes, tensordict."""
 
 import copy
+import io
 import pickle
 import sys
 
@@ -138,8 +139,19 @@ def test_compiled_code_still_refuses_what_does_not_fit():
 # --- Pickles and processes ---
 
 
+def through_pickle(container):
+    return pickle.loads(pickle.dumps(container))
+
+
+def through_a_file(container):
+    file = io.BytesIO()
+    torch.save(container, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("through", [lambda x: pickle.loads(pickle.dumps(x)), copy.deepcopy])
+@pytest.mark.parametrize("through", [through_pickle, through_a_file, copy.deepcopy])
 def test_copies_through_pickle_are_equal_and_independent(kind, through, device):
     container = make(kind, device)
     again = through(container)

@@ -5,6 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
+import torch
 
 from rlbatch.seeding import Seed, derived_seed, env_seeds, process_seeds
 
@@ -77,7 +78,7 @@ def test_one_per_process_is_one_per_environment_where_each_has_one():
     assert seeds_of_run([5], 1, 1) == [5]
 
 
-@pytest.mark.parametrize("given", [list, tuple, np.array], ids=["list", "tuple", "array"])
+@pytest.mark.parametrize("given", [list, tuple, np.array, torch.tensor])
 def test_a_list_of_one_per_environment_is_dealt_out_verbatim(given):
     seeds = [10, 20, 30, 40, 50, 60]
     assert process_seeds(given(seeds), 2) == [[10, 20, 30], [40, 50, 60]]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
+from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend
 from rlbatch.envs.base import Observation, VecEnv
@@ -128,6 +129,7 @@ class GymEnv(VecEnv):
         n = len(self._numbers)
         if not n:
             raise CallOrderError("step: expected a running environment, got a call after all ended")
+        check_has_keys("action", self._action_leaves, action)
         return [_array(key, leaf, action[key], n) for key, leaf in self._action_leaves.items()]
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import dataclasses
 import enum
+import functools
 import hashlib
 import json
 import math
@@ -159,14 +160,8 @@ class Batch:
         return states[:, _HEADER.itemsize :]
 
     def _owner(self, number: int) -> int:
-        words = [self.game_of[number].md5, list(self.actions), _STATE_VERSION]
-        options = dataclasses.asdict(self.settings)
-        # What stands for the default is the default.
-        if options["mode"] is None:
-            options["mode"] = self.game_of[number].modes[0]
-        options["difficulty"] = options["difficulty"] or 0
-        text = json.dumps([*words, options])
-        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+        game = self.game_of[number]
+        return _owner(game.md5, game.modes[0], tuple(self.actions), self.settings)
 
 
 class NativeBatch(Batch):
@@ -499,6 +494,18 @@ class NativeBatch(Batch):
 
 # An environment without its stack of observations, in RAM: more than this.
 _LEAST_BYTES = 8_000
+
+
+@functools.cache
+def _owner(md5: str, first_mode: int, actions: tuple[int, ...], settings: Settings) -> int:
+    """Returns a number for a game with its options, by which states know whose they are."""
+    options = dataclasses.asdict(settings)
+    # What stands for the default is the default.
+    if options["mode"] is None:
+        options["mode"] = first_mode
+    options["difficulty"] = options["difficulty"] or 0
+    text = json.dumps([md5, actions, _STATE_VERSION, options])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
 def _free(library: Any, handle: int, owner: int) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
+from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
@@ -143,7 +144,8 @@ class AtariEnv(VecEnv):
         Args:
             env_info: None or empty, or `seed` [n_envs] integers of which the lowest 32 bits count,
                 in the place of the constructor's `seed`; with them every environment begins anew,
-                from power-on.
+                from power-on. (A row that a batcher's constructor is given stands in for all of
+                them where its `reset` is given none, and makes all of them play the same.)
 
         Raises:
             ValueError: `env_info` holds something else, or not one seed per environment.
@@ -205,6 +207,7 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
+            KeyMismatchError: There is no `action`.
             ShapeError, DtypeMismatchError, DeviceMismatchError: `action` is not as above.
             ValueError: There is no such action.
             TypeError: It is no DictTensor.
@@ -328,6 +331,7 @@ class AtariEnv(VecEnv):
         self._check_was_reset("step")
         if not isinstance(action, DictTensor):
             raise TypeError(f"action: expected a DictTensor, got {action!r}")
+        check_has_keys("action", ["action"], action)
         actions = action["action"].detach()
         self._check_rows("action", actions, "env.step")
         if actions.dtype not in _INTEGERS:

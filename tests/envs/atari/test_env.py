@@ -14,7 +14,13 @@ from gymnasium import spaces
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs import DeviceEnv, check_env
 from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv, Console, find_game
-from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
+from rlbatch.errors import (
+    CallOrderError,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    KeyMismatchError,
+    ShapeError,
+)
 from rlbatch.seeding import Seed, env_seeds
 
 pytest.importorskip("ale_py")
@@ -624,5 +630,7 @@ def test_what_is_no_dicttensor_is_refused() -> None:
     env.reset()
     with pytest.raises(TypeError, match="action: expected a DictTensor, got tensor"):
         env.step(torch.zeros(2))  # type: ignore[arg-type]
+    with pytest.raises(KeyMismatchError, match=r"action: expected the keys \['action'\], got \['a"):
+        env.step(DictTensor({"act": torch.zeros(2)}))
     with pytest.raises(ValueError, match="device: expected a device such as cuda:0, got 'gpu'"):
         AtariEnv("pong", 2, device="gpu")
