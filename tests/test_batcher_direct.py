@@ -7,8 +7,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch import DictTensor, DtypeMismatchError, RL_Agent, RL_Batcher
 from rlbatch.envs import DeviceEnv, GymEnvInf
+from tests.batchers import assert_equal
 from tests.helpers import NestedGym
-from tests.test_batcher import assert_equal
 
 
 class Remembering(RL_Agent):

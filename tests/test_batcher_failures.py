@@ -17,8 +17,8 @@ import torch
 
 from rlbatch import CallOrderError, RL_Batcher, WorkerError, WorkerTimeoutError
 from rlbatch.envs import GymEnv
+from tests.batchers import CountingAgent, make_batcher
 from tests.helpers import CountingEnv, CountingGym, FailingGym
-from tests.test_batcher import CountingAgent, make_batcher
 
 ROOT = Path(__file__).parents[1]
 SOON_S = 5.0

@@ -7,8 +7,8 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
 from rlbatch.envs import DeviceEnv
+from tests.batchers import CountingAgent, assert_equal
 from tests.helpers import CountingEnv
-from tests.test_batcher import CountingAgent, assert_equal
 
 LENGTHS = [3, 5, 2, 7]
 DEVICE = torch.device("cuda:0")

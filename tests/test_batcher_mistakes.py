@@ -1,0 +1,311 @@
+"""What a batcher refuses: calls, arguments, and what agents and environments return."""
+
+import pytest
+import torch
+
+from rlbatch import (
+    CallOrderError,
+    DeviceMismatchError,
+    DictTensor,
+    DtypeMismatchError,
+    EnvContractError,
+    KeyMismatchError,
+    RL_Agent,
+    ShapeError,
+    SharedMemoryError,
+)
+from rlbatch._slots import _cgroup_available, free_shared_memory
+from rlbatch.envs import DeviceEnv
+from tests.batchers import LENGTHS, CountingAgent, make_batcher
+from tests.helpers import CountingEnv, CountingGym
+
+
+def test_calls_out_of_order_say_so():
+    batcher = make_batcher(0)
+    with pytest.raises(CallOrderError, match="execute: expected .* call reset"):
+        batcher.execute()
+    batcher.reset()
+    with pytest.raises(CallOrderError, match="get: expected .* call reset or execute"):
+        batcher.get()
+    batcher.execute()
+    with pytest.raises(CallOrderError, match="execute: expected .* call get"):
+        batcher.execute()
+    with pytest.raises(CallOrderError, match="reset: expected .* call get"):
+        batcher.reset()
+    batcher.get()
+    while batcher._n_running:
+        batcher.execute()
+        batcher.get()
+    with pytest.raises(CallOrderError, match="execute: expected a running environment"):
+        batcher.execute()
+    batcher.close()
+    with pytest.raises(CallOrderError, match="reset: .* closed"):
+        batcher.reset()
+
+
+def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
+    for changes, error, match in (
+        ({"n_timesteps": 0}, ValueError, "n_timesteps: expected at least 1, got 0"),
+        ({"n_timesteps": 1e1}, TypeError, "n_timesteps: expected an integer, got 10.0"),
+        ({"n_processes": 1.0}, TypeError, "n_processes: expected an integer, got 1.0"),
+        ({"n_processes": -1}, ValueError, "n_processes: expected at least 0, got -1"),
+        ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
+        ({"seeds": -1}, ValueError, "seeds: expected an integer >= 0, got -1"),
+        ({"agent_seeds": [1, 2]}, ValueError, "agent_seeds: expected 1 seeds, got 2"),
+        ({"agent_seeds": -1}, ValueError, "agent_seeds: expected an integer >= 0, got -1"),
+        ({"agent_seeds": 1.5}, TypeError, "agent_seeds: expected an integer, got 1.5"),
+        ({"timeout": "5"}, TypeError, "timeout: expected seconds or None, got '5'"),
+        ({"timeout": -1}, ValueError, "timeout: expected at least 0 s, got -1"),
+        ({"timeout": float("nan")}, ValueError, "timeout: expected at least 0 s, got nan"),
+        ({"num_threads": 0}, ValueError, "num_threads: expected at least 1, got 0"),
+        ({"num_threads": "2"}, TypeError, "num_threads: expected an integer, got '2'"),
+        ({"device": "foo"}, ValueError, "^device: expected a device such .* got 'foo'"),
+        ({"info_device": None}, ValueError, "^info_device: expected a device such .* got None"),
+        ({"env_args": {"seed": 9}}, ValueError, "env_args: expected none named seed, .* got 9"),
+        ({"create_agent": RL_Agent()}, TypeError, "create_agent: expected a function or a class"),
+        ({"create_env": None}, TypeError, "create_env: expected a function .* got None"),
+        (
+            {"agent_info": DictTensor({"a": torch.zeros(2)})},
+            ShapeError,
+            "agent_info: expected one row as an example, got 2",
+        ),
+        (
+            {"env_info": DictTensor({"a": torch.zeros(1, device="meta")})},
+            DeviceMismatchError,
+            "env_info: expected a tensor on cpu, got one on meta",
+        ),
+    ):
+        with pytest.raises(error, match=match):
+            make_batcher(**{"n_processes": 0, **changes})
+
+    with make_batcher(0, agent_info=DictTensor({"a": torch.zeros(1)})) as batcher:
+        for info, error, match in (
+            ({"a": torch.zeros(3)}, ShapeError, "agent_info: expected 8 rows, got 3"),
+            (
+                {"b": torch.zeros(8)},
+                KeyMismatchError,
+                r"agent_info, as in the constructor: expected the keys \['a'\]",
+            ),
+            (
+                {"a": torch.zeros(8).long()},
+                DtypeMismatchError,
+                "agent_info/a, as in the constructor: expected torch.fl",
+            ),
+            ({"a": torch.zeros(8, 2)}, ShapeError, "agent_info/a, .*: expected rows of shape"),
+            ({"a": torch.zeros(8, device="meta")}, DeviceMismatchError, "agent_info: .* on meta"),
+        ):
+            with pytest.raises(error, match=match):
+                batcher.reset(DictTensor(info))
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_infos_keep_the_form_that_the_first_trajectories_have(n_processes):
+    def acquire(batcher, **infos):
+        batcher.reset(**infos)
+        batcher.execute()
+        return batcher.get()[0].info
+
+    task, none = DictTensor({"task": torch.arange(8)}), DictTensor()
+    with make_batcher(n_processes) as batcher:
+        batcher.reset(agent_info=DictTensor({"task": torch.zeros(8, 2)}))  # Not stored yet.
+        assert torch.equal(acquire(batcher, env_info=task)["env_info/task"], task["task"])
+        where = "as in the first trajectories: expected"
+        for infos, error, match in (
+            ({"agent_info": task, "env_info": task}, KeyMismatchError, rf"agent_info, {where}"),
+            ({}, KeyMismatchError, rf"env_info, {where} the keys \['task'\], got \[\]"),
+            ({"env_info": none}, KeyMismatchError, rf"env_info, {where}"),
+            (
+                {"env_info": DictTensor({"task": torch.zeros(8)})},
+                DtypeMismatchError,
+                rf"env_info/task, {where} torch.int64, got torch.float32",
+            ),
+        ):
+            with pytest.raises(error, match=match):
+                batcher.reset(**infos)
+        with pytest.raises(KeyMismatchError, match=f"agent_info, {where}"):
+            batcher.execute(agent_info=task)
+        assert torch.equal(acquire(batcher, env_info=task)["env_info/task"], task["task"])
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (
+            lambda a: a.set("extra", a["action"]),
+            KeyMismatchError,
+            "action, as in the first step: expected the keys",
+        ),
+        (
+            lambda a: a.set("count", a["count"].float()),
+            DtypeMismatchError,
+            "action/count: expected torch.int64, got torch.float32",
+        ),
+        (
+            lambda a: a.set("seen", a["seen"][:, :1]),
+            ShapeError,
+            r"action/seen: expected rows of shape \(3,\), got \(1,\)",
+        ),
+        (
+            lambda a: a.variables.update(count=a["count"].to("meta")),
+            DeviceMismatchError,
+            "storage: action/count: expected a tensor on cpu, got one on meta",
+        ),
+    ],
+)
+@pytest.mark.parametrize("lengths", [[9, 9], [9, 1]])
+def test_an_output_that_changes_its_form_is_refused(change, error, match, lengths):
+    """In the third step; whether all environments run or some."""
+
+    class Fickle(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            if (state["count"] == 3).all():
+                change(action)
+            return action, state
+
+    with make_batcher(0, lengths, create_agent=Fickle) as batcher:
+        batcher.reset()
+        with pytest.raises(error, match=match):
+            batcher.execute()
+
+
+def test_an_environment_or_agent_on_the_wrong_device_is_named():
+    class OnMeta(CountingAgent):
+        def initial_state(self, agent_info, B):
+            return DictTensor({"count": torch.zeros(B, dtype=torch.int64, device="meta")})
+
+    def on_meta(seed):
+        return DeviceEnv(CountingEnv(LENGTHS), "cpu", "meta")
+
+    with (
+        make_batcher(0, create_env=on_meta, env_args={}) as batcher,
+        pytest.raises(DeviceMismatchError, match="env.reset: observation/frame: .*cpu.*meta"),
+    ):
+        batcher.reset()
+    with make_batcher(0, create_agent=OnMeta) as batcher:
+        batcher.reset()
+        with pytest.raises(DeviceMismatchError, match="agent.initial_state: state/count: .*meta"):
+            batcher.execute()
+
+
+@pytest.mark.parametrize(
+    ("part", "match"),
+    [
+        ("reset", "env.reset: running: .*cpu.*meta"),
+        ("after", "env.step: _observation/frame: .*cpu.*meta"),
+        ("following", "env.step: observation/frame: .*cpu.*meta"),
+        ("running", "env.step: running: .*cpu.*meta"),
+    ],
+)
+def test_each_part_of_what_an_environment_returns_is_looked_at(part, match):
+    class Astray(CountingEnv):
+        def reset(self, env_info=None):
+            observation, running = super().reset(env_info)
+            return observation, running.to("meta") if part == "reset" else running
+
+        def step(self, action):
+            (after, ran), (following, running) = super().step(action)
+            after = after.to("meta") if part == "after" else after
+            following = following.to("meta") if part == "following" else following
+            return (after, ran), (following, running.to("meta") if part == "running" else running)
+
+    def create_env(seed):
+        return Astray(LENGTHS, True)
+
+    def use(batcher):
+        batcher.reset()
+        batcher.execute()
+
+    with make_batcher(0, create_env=create_env, env_args={}) as batcher:
+        with pytest.raises(DeviceMismatchError, match=match):
+            use(batcher)
+
+
+def test_trajectories_that_do_not_fit_in_memory_are_refused_with_both_figures():
+    free = free_shared_memory()
+    assert free is not None
+    for n_processes in (0, 1):
+        n_timesteps = free // 16  # The frame alone takes 24 bytes per step, twice.
+        with make_batcher(n_processes, [9], n_timesteps=n_timesteps) as batcher:
+            batcher.reset()
+            with pytest.raises(
+                SharedMemoryError, match=r"expected at most [\d,]+ bytes .* got [\d,]+"
+            ):
+                batcher.execute()
+
+
+def test_a_containers_limit_leaves_what_files_take(tmp_path):
+    for name, content in {"max": "9000", "current": "8000", "stat": "anon 1\n"}.items():
+        (tmp_path / f"memory.{name}").write_text(content)
+    assert _cgroup_available(tmp_path) == 1000
+    (tmp_path / "memory.stat").write_text("anon 1\nactive_file 20\ninactive_file 3\n")
+    assert _cgroup_available(tmp_path) == 1023
+    (tmp_path / "memory.max").write_text("max\n")
+    assert _cgroup_available(tmp_path) is None
+
+
+def test_first_mistakes_are_named():
+    class Plain(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return {"action": observation["frame"][:, 0]}, DictTensor()
+
+    class Alone(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return DictTensor({"action": observation["frame"][:, 0]})
+
+    for changes, match in (
+        ({"create_env": lambda seed: CountingGym(), "env_args": {}}, "create_env: expected a VecE"),
+        ({"create_agent": lambda: abs}, "create_agent: expected an RL_Agent, got <built-in"),
+        ({"create_agent": lambda: CountingAgent}, "create_agent: .* got a class: <class"),
+        ({"agent_info": {"epsilon": 1.0}}, "agent_info: expected a DictTensor or None, got {"),
+        ({"seeds": 2.0}, "seeds: expected an int or a list of them, got 2.0"),
+        ({"seeds": [1.5]}, "seeds: expected an integer, got 1.5"),
+    ):
+        with pytest.raises(TypeError, match=match):
+            make_batcher(0, **changes)
+
+    class Stateless(CountingAgent):
+        def initial_state(self, agent_info, B):
+            return None
+
+    for create_agent, match in (
+        (Stateless, "agent.initial_state: state: expected a DictTensor, got None"),
+        (Plain, "agent.__call__: output: expected a DictTensor, got {"),
+        (Alone, r"agent.__call__: expected a pair \(output, new state\), got DictTensor"),
+    ):
+        with make_batcher(0, create_agent=create_agent) as batcher:
+            batcher.reset()
+            with pytest.raises(TypeError, match=match):
+                batcher.execute()
+
+
+def test_an_answer_is_looked_at_in_every_step():
+    class Tired(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            answer = super().__call__(state, observation, agent_info)
+            return answer if (state["count"] < 5).all() else None
+
+    with make_batcher(0, [9], create_agent=Tired) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        with pytest.raises(TypeError, match=r"expected a pair \(output, new state\), got None"):
+            batcher.execute()
+
+
+def test_processes_of_unequal_size_are_refused():
+    """Their environments would be given seeds that repeat."""
+    with pytest.raises(
+        EnvContractError, match=r"expected as many .* in every process, got \[4, 2\]"
+    ):
+        make_batcher(
+            2, create_env=lambda seed: CountingEnv([3] * (4 - 2 * seed.process)), env_args={}
+        )
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_a_cuda_device_that_is_not_there_is_named():
+    with pytest.raises(ValueError, match="^device: expected one that is there, got cuda:0"):
+        make_batcher(0, device="cuda")
+    with pytest.raises(ValueError, match="info_device: expected one that is there, got cuda:0"):
+        make_batcher(0, info_device="cuda")
