@@ -407,3 +407,78 @@ def test_on_a_gpu_the_checker_passes_what_is_right_and_names_what_is_wrong():
     assert right.device() == torch.device("cuda:0")
     with pytest.raises(DeviceMismatchError, match="parameters/model.0.weight: .*cuda:0.*cpu"):
         run(lambda: RL_Agent_CheckDevice(OnGpu("cpu"), "cuda"))
+
+
+class InPlace(RL_Agent):
+    """An agent that changes its state in place."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"n": torch.zeros(B)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        state["n"].add_(1)
+        return DictTensor({"action": state["n"].long()}), state
+
+
+def two_by_three():
+    info = DictTensor({"agent_state/n": torch.zeros(2)})
+    return Trajectories(info, TemporalDictTensor({"observation/a": torch.zeros(2, 3)}))
+
+
+def test_a_replay_leaves_its_trajectories_as_they_are():
+    batch = two_by_three()
+    first, second = (replay_agent(InPlace(), batch) for _ in range(2))
+    assert first["action"].tolist() == second["action"].tolist() == [[1, 2, 3]] * 2
+    assert batch.info["agent_state/n"].tolist() == [0, 0]
+    first.lengths.zero_()
+    assert batch.trajectories.lengths.tolist() == [3, 3]
+
+
+def test_a_replay_of_other_rows_is_refused():
+    class TooMany(RL_Agent):
+        def call_replay(self, trajectories, t, state):
+            return DictTensor({"action": torch.zeros(5)}), DictTensor()
+
+    with pytest.raises(ShapeError, match="step 0: action: expected 2 rows, got 5"):
+        replay_agent(TooMany(), two_by_three())
+
+
+class WithBuffer(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(1, 1, device="meta")
+        self.register_buffer("mean", torch.zeros(1))
+
+
+class Whole(RL_Agent):
+    """An agent with a replay of its own, and a model maybe."""
+
+    def __init__(self, model=None):
+        self.model = model
+
+    def replay(self, trajectories):
+        return trajectories.trajectories
+
+
+def test_the_checker_looks_at_buffers():
+    checked = RL_Agent_CheckDevice(Whole(WithBuffer()), "meta")
+    with pytest.raises(DeviceMismatchError, match="initial_state: buffers/model.mean"):
+        checked.initial_state(DictTensor(), 2)
+
+
+def test_the_checker_looks_at_all_of_the_trajectories_however_they_are_given():
+    checked = RL_Agent_CheckDevice(Whole(), "cpu")
+    batch = two_by_three()
+    batch.info.variables["agent_state/n"] = torch.zeros(2, device="meta")  # Past its own check.
+    with pytest.raises(DeviceMismatchError, match="replay: info/agent_state/n"):
+        checked.replay(batch)
+    there = TemporalDictTensor({"a": torch.zeros(2, 3, device="meta")})
+    with pytest.raises(DeviceMismatchError, match="replay: trajectories/a"):
+        checked.replay(trajectories=Trajectories(DictTensor(), there))
+
+
+def test_stored_infos_are_where_the_trajectories_are():
+    batch = two_by_three()
+    batch.info.set("agent_info/e", torch.zeros(2))
+    found = RL_Agent_CheckDevice(Whole(), "cpu", info_device="meta").replay(batch)
+    assert found is batch.trajectories

@@ -520,3 +520,8 @@ def test_a_copy_has_keys_of_its_own():
 
 def make_temporal():
     return TemporalDictTensor({"a": torch.zeros(2, 1)}, torch.tensor([1, 0]))
+
+
+def test_batches_of_different_sizes_are_not_added():
+    with pytest.raises(ShapeError, match=r"b: expected shape \[2, ...\], got \(3,\)"):
+        DictTensor({"a": torch.zeros(2)}) + DictTensor({"b": torch.zeros(3)})

@@ -192,3 +192,16 @@ def test_copy_refuses_what_does_not_fit_and_writes_nothing(kind):
     refuses(IndexError, "index", rows=torch.tensor([B]))
     refuses(DtypeMismatchError, "^index: expected torch.int64", rows=row.byte())
     assert rows_in(target) == rows_in(make(kind))
+
+
+def test_copy_counts_rows_from_each_end():
+    large, small = (DictTensor({"a": torch.arange(n)}) for n in (5, 2))
+    small.copy_(large, torch.tensor([-1]), torch.tensor([-1]))
+    assert small["a"].tolist() == [0, 4]
+
+
+def test_copy_takes_rows_of_any_integer_type():
+    steps = TemporalDictTensor({"a": torch.zeros(3, 2)})
+    rows = torch.tensor([2, 0], dtype=torch.int32)
+    steps.copy_(TemporalDictTensor({"a": torch.ones(3, 2)}, torch.tensor([1, 2, 1])), rows, rows)
+    assert steps.lengths.tolist() == [1, 2, 1]

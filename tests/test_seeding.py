@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch.seeding import Seed, derived_seed, env_seeds, process_seeds
+from rlbatch.seeding import Seed, derived_seed, env_seeds, process_seeds, worker_seeds
 
 ROOTS = [0, 1, 42, 2**31 - 1, 2**32, 2**63 - 1]
 
@@ -149,3 +149,17 @@ def test_derived_seeds_depend_on_every_word():
     assert len(set(seeds)) == len(words)
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert seeds == [derived_seed(*one) for one in words]
+
+
+def test_zeros_are_words_too():
+    assert len({derived_seed(*[0] * n) for n in range(1, 5)}) == 4
+
+
+def test_the_generators_of_two_processes_are_never_seeded_alike():
+    first, second = worker_seeds(0, [7, 7], 2)
+    assert first.generators != second.generators
+
+
+def test_the_generators_depend_on_every_seed_of_a_list():
+    one, other = (worker_seeds(seeds, None, 1)[0].generators for seeds in ([1, 2], [1, 3]))
+    assert one != other

@@ -472,3 +472,57 @@ def test_a_wrapped_vector_environment_is_seeded_as_the_one_inside():
     inner = SyncVectorEnv([CountingGym] * 2)
     GymEnv(gymnasium.wrappers.vector.RecordEpisodeStatistics(inner), seed=[8, 9]).reset()
     assert [env.seeds for env in inner.envs] == [[8], [9]]
+
+
+class TwoAtOnce(VectorEnv):
+    """A vector environment that is none of Gymnasium's two."""
+
+    metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
+    num_envs = 2
+    single_observation_space = spaces.Box(0, 9, (1,), np.float32)
+    single_action_space = spaces.Discrete(2)
+    truncated = np.zeros(2, np.bool_)
+
+    def reset(self, *, seed=None, options=None):
+        self.seed = seed
+        return np.zeros((2, 1), np.float32), {}
+
+    def step(self, actions):
+        return np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2, np.bool_), self.truncated, {}
+
+
+def test_consecutive_seeds_of_another_vector_environment_fit_in_31_bits():
+    own = TwoAtOnce()
+    GymEnvInf(own, seed=[2**31 - 1, 5]).reset()
+    assert own.seed + own.num_envs <= 2**31
+
+
+def test_a_flag_that_is_a_float_is_refused():
+    own = TwoAtOnce()
+    own.truncated = np.zeros(2)
+    env = GymEnvInf(own)
+    env.reset()
+    with pytest.raises(DtypeMismatchError, match="truncated"):
+        env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64)}))
+
+
+def test_a_vector_environment_that_loses_steps_is_seen_through_its_wrappers():
+    inner = AsyncVectorEnv(
+        [CountingGym] * 2, shared_memory=False, autoreset_mode=AutoresetMode.NEXT_STEP
+    )
+    with closing(inner):
+        wrapped = gymnasium.wrappers.vector.RecordEpisodeStatistics(inner)
+        with pytest.raises(ValueError, match="shared_memory=False"):
+            GymEnvInf(wrapped)
+
+
+def test_a_number_that_the_space_can_not_hold_is_refused():
+    class Overflows(gymnasium.Env):
+        observation_space = spaces.Box(-5, 5, (2,), np.int8)
+        action_space = spaces.Discrete(2)
+
+        def reset(self, *, seed=None, options=None):
+            return np.array([300, 0]), {}
+
+    with pytest.raises(DtypeMismatchError, match="from -128 to 127"):
+        GymEnv([Overflows()]).reset()

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs import DeviceEnv, check_env
+from rlbatch.envs import DeviceEnv, VecEnv, check_env
 from rlbatch.errors import DeviceMismatchError, as_device
 from tests.helpers import CountingEnv
 
@@ -170,3 +170,13 @@ def test_a_copy_is_a_device_environment_that_goes_on_from_there(again):
     (after, _), _ = twin.step(actions(2))
     assert list(after["frame"].shape) == [2, 3]
     assert type(copy.deepcopy(DeviceEnv(Answers([1]), "cpu", "meta"))) is DeviceEnv
+
+
+def test_env_info_is_on_the_cpu():
+    class Anything(VecEnv):
+        def reset(self, env_info=None):
+            raise AssertionError("is not reached")
+
+    env = DeviceEnv(Anything(), "meta", "cpu")
+    with pytest.raises(DeviceMismatchError, match="env_info"):
+        env.reset(DictTensor({"a": torch.zeros(1, device="meta")}))

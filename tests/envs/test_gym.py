@@ -282,3 +282,24 @@ def test_no_two_tensors_of_an_observation_share_memory(backend):
         for observation in observations:
             places = [tensor.data_ptr() for tensor in observation.values()]
             assert len(set(places)) == len(places) == 9
+
+
+def test_a_reset_in_the_place_of_a_late_one_starts_a_count_of_its_own():
+    env = GymEnvInf(gym_env("sync-NEXT_STEP", [partial(CountingGym, length=2)]), seed=0)
+    env.reset()
+    env.step(actions(1))
+    env.step(actions(1))  # The end, and nobody steps on.
+    env.reset()
+    (after, _), _ = env.step(actions(1))
+    assert not after["initial_state"].any()
+    assert after["episode_length"].tolist() == [1]
+    assert after["reward"].tolist() == [1.0]
+
+
+def test_what_a_step_has_returned_is_the_callers():
+    env = GymEnvInf(gym_env("sync-NEXT_STEP", [partial(CountingGym, length=1)]), seed=0)
+    env.reset()
+    (after, _), _ = env.step(actions(1))
+    after["done"].fill_(False)
+    (after, _), _ = env.step(actions(1))
+    assert after["initial_state"].tolist() == [True]

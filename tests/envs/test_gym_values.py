@@ -200,3 +200,45 @@ def test_an_action_without_its_key_is_refused_and_other_keys_are_ignored():
         env.step(DictTensor({"value": torch.zeros(1)}))
     (after, _), _ = env.step(actions(1) + DictTensor({"value": torch.zeros(1)}))
     assert "value" not in after
+
+
+class Pays(CountingGym):
+    """An environment with a Box of actions, which pays what it is told to."""
+
+    def __init__(self, dtype=np.float32, rewards=(1.0,) * 4):
+        super().__init__(length=4)
+        self.action_space = spaces.Box(0, 10, (1,), dtype)
+        self.rewards = iter(rewards)
+
+    def step(self, action):
+        frame, _, *rest = super().step(action)
+        return frame, next(self.rewards), *rest
+
+
+def test_the_last_action_is_a_copy_without_gradients():
+    env = GymEnvInf([CountingGym()], seed=0)
+    env.reset()
+    action = torch.tensor([1])
+    (after, _), _ = env.step(DictTensor({"action": action}))
+    action.zero_()
+    assert after["last_action"].tolist() == [1]
+    env = GymEnv([Pays()], seed=0)
+    env.reset()
+    (after, _), _ = env.step(DictTensor({"action": torch.ones(1, 1, requires_grad=True)}))
+    assert after["last_action"].tolist() == [[1.0]]
+    assert not after["last_action"].requires_grad
+
+
+def test_returns_are_summed_more_finely_than_they_are_given():
+    env = GymEnv([Pays(rewards=[2.0**24, 1.0, 1.0])], seed=0)
+    env.reset()
+    for _ in range(3):
+        (after, _), _ = env.step(DictTensor({"action": torch.ones(1, 1)}))
+    assert after["episode_return"].item() == 2.0**24 + 2
+
+
+def test_a_float_is_no_action_for_a_box_of_integers():
+    env = GymEnv([Pays(np.uint8)], seed=0)
+    env.reset()
+    with pytest.raises(DtypeMismatchError, match="action: expected an integer"):
+        env.step(DictTensor({"action": torch.full((1, 1), 0.9)}))

@@ -1,5 +1,6 @@
 """The host library: found, compiled once, and what is said when that cannot be."""
 
+import fcntl
 import shutil
 from pathlib import Path
 
@@ -137,3 +138,27 @@ def test_a_wheel_is_compiled_with_the_same_flags():
         assert flag in text, flag
     for words in ("cxx_std_17", "POSITION_INDEPENDENT_CODE", "VISIBILITY_PRESET hidden", "Threads"):
         assert words in text
+
+
+def test_the_digest_of_sources_knows_names_and_where_files_end(tmp_path):
+    def digest(name, **files):
+        folder = tmp_path / name
+        folder.mkdir()
+        for file, content in files.items():
+            (folder / file).write_text(content)
+        return build._digest("c++", native=folder)
+
+    found = {digest("0", a="xy", b=""), digest("1", a="x", b="y"), digest("2", a="x", c="y")}
+    assert len(found) == 3
+
+
+def test_a_library_in_the_cache_may_be_read_by_others(tmp_path):
+    with build._appearing(tmp_path / "library"):
+        pass
+    assert (tmp_path / "library").stat().st_mode & 0o777 == 0o755
+
+
+def test_one_process_compiles_at_a_time(tmp_path):
+    with build._one_at_a_time(tmp_path / "a.so"), (tmp_path / "a.lock").open("w") as other:
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -515,3 +515,25 @@ def test_memory_goes_with_the_console():
         console.loadROM("pong")
         Console("pong")
     assert resident() - before < 4_000_000
+
+
+def test_the_random_numbers_of_the_machine_have_a_seed_of_their_own():
+    rams = []
+    for seed in (1, 2, 2):
+        console = Console()
+        console.setInt("random_seed", 0)
+        console.setInt("system_random_seed", seed)
+        console.loadROM("assault")
+        rams.append(console.getRAM().tolist())
+    assert rams[0] != rams[1] == rams[2]
+
+
+def test_a_state_tells_its_frames():
+    console = Console("pong")
+    console.act(0)
+    console.reset_game()
+    console.act(0)
+    state = console.cloneState()
+    found = state.getFrameNumber(), state.getEpisodeFrameNumber()
+    assert found == (console.getFrameNumber(), console.getEpisodeFrameNumber())
+    assert found[0] != found[1]

@@ -186,3 +186,22 @@ def test_a_path_is_not_taken_for_the_name_of_a_game(tmp_path):
         with pytest.raises(RomNotFoundError, match="no such file"):
             open_rom(path)
     assert find_game("pong") is PONG
+
+
+def test_ram_in_a_cartridge_is_known_by_all_of_its_banks():
+    with_ram, without = bytes(256) + bytes(range(256)) * 15, bytes(range(256)) * 16
+    assert guess_cart(with_ram + without) == "F8"
+    assert guess_cart(with_ram + with_ram[:-1] + b"\1") == "F8SC"
+
+
+def test_a_changed_rom_with_the_rule_of_a_game_has_its_paddles():
+    game = next(one for one in GAMES.values() if one.paddle_max != GAMES["pong"].paddle_max)
+    rom = bytearray(read_rom(game))
+    rom[0] ^= 1
+    assert open_rom(bytes(rom), game.name)[1].paddle_max == game.paddle_max
+
+
+def test_a_file_in_the_current_folder_is_found_by_its_name(tmp_path, monkeypatch):
+    (tmp_path / "cartridge").write_bytes(read_rom(GAMES["pong"]))
+    monkeypatch.chdir(tmp_path)
+    assert open_rom("cartridge")[1].name == "pong"

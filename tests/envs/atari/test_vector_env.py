@@ -450,3 +450,80 @@ def test_continuous_actions_are_near_their_space(radius) -> None:
     with pytest.raises(ValueError, match="^actions: expected numbers in the action space, got"):
         env.step(np.array([[radius, 0, 0]], np.float32))
     env.close()
+
+
+# --- What is the caller's, and borders. ---
+
+SMALL = {"img_height": 20, "img_width": 16}
+
+
+def serve_or_move(t):
+    return np.array([1 if t % 4 == 0 else 2])
+
+
+def test_infos_are_the_callers():
+    env = AtariVectorEnv("pong", 2, **SMALL)
+    _, infos = env.reset(seed=0)
+    infos["env_id"][:] = 0
+    *_, infos = env.step(np.zeros(2, np.int64))
+    assert infos["env_id"].tolist() == [0, 1]
+
+
+def test_the_last_observation_of_a_life_is_the_one_to_go_on_with():
+    options = {"autoreset_mode": AutoresetMode.SAME_STEP, "life_loss_info": True, **SMALL}
+    env = AtariVectorEnv("breakout", 1, **options)
+    env.reset(seed=0)
+    for t in range(300):
+        observation, _, terminated, _, infos = env.step(serve_or_move(t))
+        if terminated[0]:
+            break
+    assert infos["lives"].tolist() == [4]
+    assert np.array_equal(infos["final_obs"], observation)
+
+
+def test_the_last_observation_of_a_life_belongs_to_the_one_that_answers():
+    options = {"autoreset_mode": AutoresetMode.SAME_STEP, "life_loss_info": True, **SMALL}
+    env = AtariVectorEnv("breakout", 3, batch_size=1, num_threads=1, **options)
+    env.reset(seed=0)
+    before, lost = [5, 5, 5], set()
+    for t in range(900):
+        observation, _, terminated, _, infos = env.step(serve_or_move(t))
+        (number,), (lives,) = infos["env_id"], infos["lives"]
+        if terminated[0] and lives < before[number]:
+            lost.add(int(number))
+            assert np.array_equal(infos["final_obs"], observation)
+        before[number] = lives
+    assert lost - {0}
+
+
+def test_without_seeds_environments_differ():
+    env = AtariVectorEnv("breakout", 16, **SMALL)
+    _, infos = env.reset()
+    assert len(np.unique(infos["frame_number"])) > 1
+
+
+def test_a_mask_of_all_is_a_reset_also_of_some_at_a_time():
+    env = AtariVectorEnv("pong", 4, batch_size=2, **SMALL)
+    observations, _ = env.reset(seed=0, options={"reset_mask": np.ones(4, np.bool_)})
+    assert len(observations) == 2
+
+
+@pytest.mark.parametrize(
+    ("action", "threshold", "expected"),
+    [
+        ([0, 0, 0.3], 0.2, 1),  # FIRE.
+        ([0, 0, 0.7], 0.8, 0),
+        ([0.5, 0, 0], 0.5, 0),  # Neither side is pressed at the threshold itself.
+        ([0.5, 0, 0.5], 0.5, 0),
+    ],
+)
+def test_what_is_beyond_the_threshold_is_pressed(action, threshold, expected):
+    options = {"continuous": True, "continuous_action_threshold": threshold, **SMALL}
+    env = AtariVectorEnv("breakout", 1, **options)
+    assert env._numbers(np.array([action], np.float32))[0].tolist() == [expected]
+
+
+def test_the_mode_of_one_environment_is_not_that_of_another():
+    first = AtariVectorEnv("pong", 1, autoreset_mode=AutoresetMode.SAME_STEP, **SMALL)
+    AtariVectorEnv("pong", 1, autoreset_mode=AutoresetMode.NEXT_STEP, **SMALL)
+    assert first.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.envs.atari.video import palette_image, record_video
 from rlbatch.errors import CallOrderError
 
@@ -174,3 +174,41 @@ def test_a_picture_with_a_palette_has_the_same_colours():
     image = palette_image(picture)
     assert image.mode == "P"
     np.testing.assert_array_equal(np.asarray(image.convert("RGB")), picture)
+
+
+SMALL = {"img_height": 20, "img_width": 16}
+
+
+def test_where_nothing_is_drawn_no_file_is_left(tmp_path):
+    env = AtariEnv("pong", seed=0, obs_type="ram")
+    env.reset()
+    with pytest.raises(ValueError, match="render"):
+        record_video(env, tmp_path / "a.mp4", 2)
+    assert not list(tmp_path.iterdir())
+
+
+def test_games_for_other_televisions_are_shown_at_their_speed(tmp_path):
+    pal = next(name for name, game in GAMES.items() if game.pal)
+    env = AtariEnv(games=["pong", pal], n_envs=2, seed=0, **SMALL)
+    env.reset()
+    times = []
+    for number in (0, 1):
+        record_video(env, tmp_path / "a.gif", 3, ids=[number], seed=0)
+        with Image.open(tmp_path / "a.gif") as image:
+            times.append(image.info["duration"])
+    assert times[0] < times[1] == 80  # Milliseconds for four frames at 50 per second.
+
+
+def test_a_palette_has_256_colours():
+    picture = np.zeros((1, 257, 3), np.uint8)
+    picture[0, :, 0], picture[0, 256, 1] = np.arange(257), 1
+    palette_image(picture[:, :256])
+    with pytest.raises(ValueError, match="at most 256 colours, got 257"):
+        palette_image(picture)
+
+
+def test_a_seed_is_for_random_actions(tmp_path):
+    env = AtariEnv("pong", seed=0, **SMALL)
+    env.reset()
+    with pytest.raises(ValueError, match="seed: expected None"):
+        record_video(env, tmp_path / "a.gif", 2, policy=lambda observation: observation, seed=0)
