@@ -494,3 +494,71 @@ def test_weights_that_an_agent_keeps_are_not_the_callers():
             batcher.reset()
             batcher.execute()
             assert (batcher.get()[0].trajectories["action/w"] == 1).all()
+
+
+def test_lengths_are_the_callers():
+    with make_batcher(0, [4, 5], n_timesteps=3) as batcher:
+        batcher.reset()
+        batcher.execute()
+        first, _ = batcher.get()
+        batcher.execute()
+        batcher.get()
+        assert first.trajectories.lengths.tolist() == [3, 3]
+
+
+def test_the_seed_of_an_agent_may_be_0():
+    seeds = []
+
+    class Seeded(CountingAgent):
+        def seed(self, seed):
+            seeds.append(seed)
+
+    with make_batcher(0, create_agent=Seeded, agent_seeds=[0]):
+        assert seeds == [0]
+
+
+def test_draws_of_environments_are_not_the_callers():
+    class Draws(CountingEnv):
+        def step(self, action):
+            np.random.rand()
+            return super().step(action)
+
+    np.random.seed(1)
+    expected = np.random.rand()
+    with make_batcher(0, create_env=lambda seed: Draws([4]), env_args={}) as batcher:
+        batcher.reset()
+        np.random.seed(1)
+        batcher.execute()
+        assert np.random.rand() == expected
+
+
+def test_an_agent_info_belongs_to_the_caller_and_an_agent_has_its_own():
+    class Changes(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            assert list(agent_info) == ["epsilon"]
+            agent_info.set("mine", torch.zeros(observation.n_elems()))
+            agent_info["epsilon"].add_(1)
+            return super().__call__(state, observation, agent_info)
+
+    example, info = (DictTensor({"epsilon": torch.ones(n)}) for n in (1, 2))
+    with make_batcher(0, [9, 9], create_agent=Changes, agent_info=example) as batcher:
+        batcher.reset()
+        batcher.execute(info)
+        batcher.get()
+        assert info["epsilon"].tolist() == [1, 1]
+
+
+def test_a_later_change_of_an_agent_info_does_not_count():
+    example, info = (DictTensor({"epsilon": torch.ones(n)}) for n in (1, 2))
+    with make_batcher(0, [9, 9], agent_info=example) as batcher:
+        batcher.reset(agent_info=info)
+        info["epsilon"].zero_()
+        batcher.execute()
+        assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [1, 1]
+
+
+def test_stats_are_the_callers():
+    with make_batcher(0) as batcher:
+        batcher.reset()
+        batcher.stats()[0]["n_steps"] = 7
+        assert batcher.stats()[0]["n_steps"] == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import torch
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, replay_agent
 from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv, GymEnvInf
+from tests.batchers import CountingAgent
 from tests.helpers import CountingEnv
 
 
@@ -456,3 +458,67 @@ def test_views_are_kept_for_some_steps_only(monkeypatch):
             slots = batcher._workers[0]._worker._slots
             assert len(slots._rows_at) == 3
             assert len(slots._direct_at) in (0, 2)  # The first step came before the slots.
+
+
+def test_an_agent_is_closed_though_its_environments_fail_to():
+    closed = []
+
+    class Closing(CountingAgent):
+        def close(self):
+            closed.append(True)
+
+    class Raises(CountingEnv):
+        def close(self):
+            raise OSError("on purpose")
+
+    batcher = RL_Batcher(3, Closing, {}, lambda seed: Raises([4]), {}, 0, seeds=0)
+    with pytest.raises(OSError, match="on purpose"):
+        batcher.close()
+    assert closed == [True]
+
+
+def test_what_an_environment_prints_is_seen(capfd):
+    class Prints(CountingEnv):
+        def reset(self, env_info=None):
+            sys.stdout.write("from the environment\n")
+            return super().reset(env_info)
+
+    with RL_Batcher(3, CountingAgent, {}, lambda seed: Prints([4]), {}, 1, seeds=0) as batcher:
+        batcher.reset()
+    assert "from the environment" in capfd.readouterr().out
+
+
+def test_an_environment_may_use_a_batcher():
+    def create_env(seed):
+        with RL_Batcher(
+            3, CountingAgent, {}, lambda seed: CountingEnv([4]), {}, 1, seeds=0
+        ) as inner:
+            inner.reset()
+        return CountingEnv([4])
+
+    with RL_Batcher(3, CountingAgent, {}, create_env, {}, 1, seeds=0) as batcher:
+        batcher.reset()
+
+
+def test_a_file_in_the_current_folder_is_not_taken_for_a_module(tmp_path, monkeypatch):
+    (tmp_path / "selectors.py").write_text("raise ImportError('found in the current folder')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))  # Not the folder of "".
+    with RL_Batcher(3, CountingAgent, {}, lambda seed: CountingEnv([4]), {}, 1, seeds=0) as batcher:
+        batcher.reset()
+
+
+def test_a_batcher_that_is_forgotten_closes_its_environments():
+    envs = []
+
+    def create_env(seed):
+        envs.append(CountingEnv([4]))
+        return envs[-1]
+
+    batcher = RL_Batcher(3, CountingAgent, {}, create_env, {}, 0, seeds=0)
+    batcher.reset()
+    batcher.execute()
+    batcher.get()
+    del batcher
+    gc.collect()
+    assert envs[0].closed

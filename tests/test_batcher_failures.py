@@ -604,3 +604,29 @@ def test_batchers_are_independent():
             first.execute()
         second.execute()
         assert second.get()[0].n_elems() == 8
+
+
+def test_a_worker_that_does_not_read_is_reported(monkeypatch):
+    monkeypatch.setattr("rlbatch._remote._SEND_TIMEOUT_S", 1)
+    with make_batcher(1) as batcher:
+        os.kill(batcher._workers[0]._process.pid, signal.SIGSTOP)
+        started = time.monotonic()
+        with pytest.raises(WorkerError, match="worker 0: expected it to read update within 1 s"):
+            batcher.update(torch.zeros(10**7))
+        assert time.monotonic() - started < 10
+
+
+def test_no_process_is_left_of_a_batcher_that_is_never_made():
+    def create_env(seed):
+        if seed.process:
+            raise OSError("on purpose")
+        return CountingEnv([4])
+
+    def children():
+        return set(Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split())
+
+    before = children()
+    with pytest.raises(WorkerError, match="on purpose") as kept:  # With its frames.
+        make_batcher(2, create_env=create_env, env_args={})
+    assert children() <= before
+    del kept

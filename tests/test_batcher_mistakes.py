@@ -309,3 +309,35 @@ def test_a_cuda_device_that_is_not_there_is_named():
         make_batcher(0, device="cuda")
     with pytest.raises(ValueError, match="info_device: expected one that is there, got cuda:0"):
         make_batcher(0, info_device="cuda")
+
+
+def test_processes_that_store_other_things_are_refused():
+    class Typed(CountingEnv):
+        def __init__(self, dtype):
+            super().__init__([4])
+            self.dtype = dtype
+
+        def _observe(self, last_action):
+            observation = super()._observe(last_action)
+            observation.set("frame", observation["frame"].to(self.dtype))
+            return observation
+
+    def create_env(seed):
+        return Typed((torch.int64, torch.int32)[seed.process])
+
+    with make_batcher(2, create_env=create_env, env_args={}) as batcher:
+        batcher.reset()
+        with pytest.raises(ShapeError, match="worker 1: observation/frame"):
+            batcher.execute()
+
+
+def test_a_key_that_comes_only_after_a_step_is_refused():
+    class More(CountingEnv):
+        def step(self, action):
+            (after, ran), following = super().step(action)
+            return (after + DictTensor({"more": torch.zeros(len(ran))}), ran), following
+
+    with make_batcher(0, create_env=lambda seed: More([4, 5]), env_args={}) as batcher:
+        batcher.reset()
+        with pytest.raises(KeyMismatchError, match="_observation.*more"):
+            batcher.execute()
