@@ -309,7 +309,8 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
         rows = index
     else:
         empty = isinstance(index, list) and not index  # Of which torch makes float32.
-        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None)
+        place = None if isinstance(index, torch.Tensor) else "cpu"
+        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None, device=place)
         _check_rows(rows, n_elems)
         rows = rows.to(device)
     if rows.dtype == torch.bool:

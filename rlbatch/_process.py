@@ -48,7 +48,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
-    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
+    _set_signals(dump_descriptor)
     _let_parent_go_on()
     _end_with(parent, lifeline)
     worker: Worker | None = None
@@ -83,11 +83,22 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
             worker = None
             gc.collect()
         # As multiprocessing ends its children: tearing down torch takes half a second.
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         if is_parent_gone:  # Nobody else ends what environments have started.
             os.killpg(0, signal.SIGKILL)
         os._exit(0)
+
+
+def _set_signals(dump_descriptor: int) -> None:
+    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
+    # A terminal may stop what prints in the background.
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(Exception):  # There may be none, or nobody who reads it.
+            stream.flush()
 
 
 def check_may_start() -> None:
@@ -179,7 +190,8 @@ def _let_parent_go_on() -> None:
     """
     if hasattr(os, "SCHED_BATCH"):  # Linux.
         with contextlib.suppress(OSError):
-            os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+            if os.sched_getscheduler(0) == os.SCHED_OTHER:
+                os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
 def _end_with(parent: int, lifeline: int) -> None:

@@ -24,6 +24,7 @@ made from is pickled by value.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import io
 import os
 import pickle
@@ -32,9 +33,8 @@ import socket
 import struct
 import subprocess
 import sys
-import tempfile
 import time
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
@@ -43,6 +43,7 @@ import torch
 
 from rlbatch._process import check_may_start
 from rlbatch._registry import registered_environments
+from rlbatch._slots import nameless_file
 from rlbatch._worker import Command, Failure, Recipe, Slots
 from rlbatch.errors import WorkerError
 
@@ -75,23 +76,24 @@ class RemoteWorker:
         self.command = Command.START
         self._owner = os.getpid()
         payload = _pickled(recipe)
+        self._was_read = False
         ours, theirs = socket.socketpair()
         ours.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
         )
-        self._dump = tempfile.TemporaryFile()
-        lifeline, self._lifeline = Pipe(duplex=False)
-        descriptors = (theirs.fileno(), self._dump.fileno(), lifeline.fileno())
-        self._process = subprocess.Popen(
-            # -P: modules are looked for where the parent looks, not in the current folder.
-            [sys.executable, "-P", "-c", _BOOT, *map(str, (*descriptors, os.getpid()))],
-            pass_fds=descriptors,
-            process_group=0,
-            stdin=subprocess.DEVNULL,
-        )
-        theirs.close()
-        lifeline.close()
-        self.connection = Connection(ours.detach())
+        self.connection = Connection(_moved(ours.detach()))
+        self._dump = os.fdopen(_moved(nameless_file()), "r+b", buffering=0)
+        lifeline, writer = map(_moved, os.pipe())
+        self._lifeline = Connection(writer, readable=False)
+        descriptors = (_moved(theirs.detach()), self._dump.fileno(), lifeline)
+        try:
+            self._process = _started(descriptors)
+        except BaseException:
+            self._dump.close()
+            raise
+        finally:
+            os.close(descriptors[0])
+            os.close(lifeline)
         self._guarded(self.connection.send, sys.path)
         self._guarded(self.connection.send_bytes, payload)
 
@@ -101,7 +103,7 @@ class RemoteWorker:
         Raises:
             WorkerError: The process is gone or does not read.
         """
-        self.command = command
+        self.command, self._was_read = command, False
         self._guarded(self.connection.send_bytes, packed)
 
     @staticmethod
@@ -125,19 +127,24 @@ class RemoteWorker:
 
     def send_slots(self, slots: Slots, descriptor: int | None) -> None:
         """Answers NeedSlots; a CPU block goes as a file descriptor."""
+        self._was_read = False
         self._guarded(self.connection.send, slots)
         if descriptor is not None:
             self._guarded(send_handle, self.connection, descriptor, self._process.pid)
 
     def poll(self) -> Any:
-        """Returns the next message, None where there is none yet.
+        """Returns the answer to what was sent last, None where there is none yet.
 
         Raises:
-            WorkerError: The worker has failed or died.
+            WorkerError: The worker has failed or died; or the answer has been read already: an
+                exception, such as Ctrl-C, came before anybody had it.
         """
+        if self._was_read:
+            raise self._error("expected an answer, but the call that read it was interrupted")
         try:
             # A message that was sent before a death is still there to be read.
             if self.connection.poll():
+                self._was_read = True
                 message = self.connection.recv()
                 if isinstance(message, Failure):
                     raise self._failure(message)
@@ -218,18 +225,52 @@ class RemoteWorker:
             how = (
                 f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             )
-        return WorkerError(
-            f"worker {self.number} (process {self._process.pid}), {self.command.value}: "
-            f"expected an answer, but it {how}{_HINTS.get(how, '')}",
-            self.number,
-            self.command.value,
-        )
+        return self._error(f"expected an answer, but it {how}{_HINTS.get(how, '')}")
+
+    def _error(self, what: str) -> WorkerError:
+        where = f"worker {self.number} (process {self._process.pid}), {self.command.value}"
+        return WorkerError(f"{where}: {what}", self.number, self.command.value)
 
 
 _HINTS = {
     "was killed by SIGKILL": " (by somebody, or by the system when memory runs out)",
     "was killed by SIGBUS": " (shared memory has run out)",
 }
+
+
+def _started(descriptors: tuple[int, ...]) -> subprocess.Popen:
+    """Starts a process with what `_process.main` takes; it has the flags of this interpreter."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+    return subprocess.Popen(
+        # -P: modules are looked for where the parent looks, not in the current folder.
+        [sys.executable, *flags, "-P", "-c", _BOOT, *map(str, (*descriptors, os.getpid()))],
+        pass_fds=descriptors,
+        process_group=0,
+        stdin=subprocess.DEVNULL,
+        stdout=_inherited(1),
+        stderr=_inherited(2),
+    )
+
+
+def _moved(descriptor: int) -> int:
+    """Returns a descriptor in the place of one that it closes, and that is no standard stream.
+
+    Where the caller has closed one of its own, the next file that is opened takes its number, and
+    what a worker prints would go there.
+    """
+    try:
+        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+    finally:
+        os.close(descriptor)
+
+
+def _inherited(descriptor: int) -> int | None:
+    """Returns what makes a worker inherit a standard stream, or have one that goes nowhere."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return subprocess.DEVNULL
+    return None
 
 
 def stacks_of(workers: list[RemoteWorker]) -> str:

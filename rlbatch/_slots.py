@@ -369,13 +369,21 @@ def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
         SharedMemoryError: There is less free memory than that.
     """
     check_free_memory(n_bytes)
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("rlbatch")
-    else:
-        with tempfile.TemporaryFile() as file:
-            descriptor = os.dup(file.fileno())
+    descriptor = nameless_file()
     os.ftruncate(descriptor, n_bytes)
     return map_block(descriptor, n_bytes), descriptor
+
+
+def nameless_file() -> int:
+    """Makes a file that has no name; on Linux in memory, where no folder has to be writable.
+
+    Returns:
+        Its descriptor, which the caller closes.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("rlbatch")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:

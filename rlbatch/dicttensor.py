@@ -538,7 +538,7 @@ class Trajectories:
         """
         if not 0 <= n <= self.n_elems():
             raise ValueError(f"n: expected 0 to {self.n_elems()} trajectories, got {n}")
-        device = generator.device if generator else None
+        device = generator.device if generator else "cpu"
         return self.index(torch.randperm(self.n_elems(), generator=generator, device=device)[:n])
 
     @staticmethod

@@ -477,7 +477,9 @@ def test_an_agent_is_closed_though_its_environments_fail_to():
     assert closed == [True]
 
 
-def test_what_an_environment_prints_is_seen(capfd):
+def test_what_an_environment_prints_is_seen(capfd, monkeypatch):
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
+
     class Prints(CountingEnv):
         def reset(self, env_info=None):
             sys.stdout.write("from the environment\n")

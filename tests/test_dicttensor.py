@@ -525,3 +525,19 @@ def make_temporal():
 def test_batches_of_different_sizes_are_not_added():
     with pytest.raises(ShapeError, match=r"b: expected shape \[2, ...\], got \(3,\)"):
         DictTensor({"a": torch.zeros(2)}) + DictTensor({"b": torch.zeros(3)})
+
+
+@pytest.fixture
+def default_device():
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.usefixtures("default_device")
+def test_a_default_device_is_not_where_rows_are_chosen():
+    steps = TemporalDictTensor({"a": torch.arange(8.0, device="cpu").view(4, 2)})
+    batch = Trajectories(DictTensor(), steps)
+    assert batch.sample(2).n_elems() == 2
+    assert batch.index([0, 3]).trajectories["a"].tolist() == [[0, 1], [6, 7]]
+    assert steps.index(np.array([1]))["a"].tolist() == [[2, 3]]

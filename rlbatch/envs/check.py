@@ -95,7 +95,7 @@ class _Walk:
         self.env, self.sample_action = env, sample_action
         self.device, self.n_envs = as_device(env.device), env.n_envs()
         _expect(self.n_envs > 0, "n_envs is at least 1", self.n_envs)
-        self.everyone = torch.arange(self.n_envs)
+        self.everyone = torch.arange(self.n_envs, device="cpu")
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
         self.seen: list[_Seen] = []
@@ -107,10 +107,10 @@ class _Walk:
         _expect_equal(first.numbers, self.everyone, "reset: all environments run, in order")
         self.check_first(first.observation, "reset")
         self.current = first
-        self.length = torch.zeros(self.n_envs, dtype=torch.int64)
-        self.total = torch.zeros(self.n_envs, dtype=torch.float64)
+        self.length = torch.zeros(self.n_envs, dtype=torch.int64, device="cpu")
+        self.total = torch.zeros(self.n_envs, dtype=torch.float64, device="cpu")
         # Those whose next step is the reset, and not a step of an episode.
-        self.late = torch.zeros(self.n_envs, dtype=torch.bool)
+        self.late = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
 
     def step(self) -> None:
         """Steps once, and checks what comes. Where nothing runs any more, resets before."""

@@ -9,10 +9,12 @@ import pytest
 import torch
 from gymnasium import spaces
 
+from algos import checkpoints
 from algos.dqn.agent import Agent, Model, create_agent
 from algos.dqn.memory import ReplayMemory
 from algos.dqn.train import Config, correction, epsilon_at, loss, main, train
 from algos.environments import Episodes, create_atari, episode_infos
+from algos.evaluation import Evaluation
 from algos.logs import read_table
 from algos.play import Options, play
 from rlbatch import DictTensor, TemporalDictTensor
@@ -460,3 +462,100 @@ def test_a_memory_too_empty_to_draw_from_is_refused():
     with pytest.raises(ValueError, match="^learning_starts: expected at least 41 with .* got 40$"):
         small(None, n_steps=5, learning_starts=40)
     small(None, n_steps=5, learning_starts=41)
+
+
+# --- What a run keeps to. ---
+
+
+def test_exploration_falls_while_steps_are_taken(tmp_path, monkeypatch):
+    seen, call = [], Agent.__call__
+
+    def spy(self, state, observation, agent_info, history=None):
+        if "epsilon" in agent_info:  # In training.
+            seen.append(agent_info["epsilon"].tolist())
+        return call(self, state, observation, agent_info, history)
+
+    monkeypatch.setattr(Agent, "__call__", spy)
+    options = {"total_steps": 48, "exploration_steps": 40, "learning_starts": 32}
+    config = small(tmp_path, n_timesteps=1, **options)
+    train(config)
+    assert seen == [pytest.approx([epsilon_at(4 * k, config)] * 4) for k in range(12)]
+
+
+def test_what_is_learnt_from_ends_with_its_segment(tmp_path):
+    train(small(tmp_path, checkpoint_every=3, save_memory=True))  # In the middle of episodes of 8.
+    entries = checkpoints.load(tmp_path, "dqn")["others"]["memory"]["entries"]
+    begins, is_end = (entries[key].unflatten(0, (4, -1)) for key in ("begins", "is_end"))
+    assert begins[:, 1:].sum() >= 4 * 6
+    assert is_end[:, :-1][begins[:, 1:]].all()
+
+
+def test_a_run_that_ends_within_a_segment_is_resumed(tmp_path):
+    train(small(tmp_path, total_steps=7 * 16))
+    assert train(small(None, resume=str(tmp_path), total_steps=9 * 16)).n_iterations == 9
+
+
+def test_the_evaluation_of_a_run_is_closed(tmp_path, monkeypatch):
+    closed, close = [], Evaluation.close
+    monkeypatch.setattr(Evaluation, "close", lambda self: closed.append(self) or close(self))
+    train(small(tmp_path))
+    assert len(closed) == 1
+
+
+def test_weights_that_are_evaluated_stay_as_they_were(tmp_path, monkeypatch):
+    saved, save = [], checkpoints.save
+
+    def spy(folder, content):
+        save(folder, content)
+        saved.append(checkpoints.load(folder, "dqn"))
+
+    monkeypatch.setattr(checkpoints, "save", spy)
+    train(small(tmp_path, evaluate_every=4, checkpoint_every=6))
+    under_way = saved[0]["evaluation"]
+    assert (saved[0]["iteration"], under_way["iteration"]) == (6, 4)
+    pairs = zip(saved[0]["model"].values(), under_way["weights"].values(), strict=True)
+    assert any(not torch.equal(now, then) for now, then in pairs)
+
+
+def one_row(terminated, truncated):
+    """Returns steps [1, T] of one environment."""
+    n = len(terminated)
+    done = [a or b for a, b in zip(terminated, truncated, strict=True)]
+    flags = {
+        "_observation/terminated": terminated,
+        "_observation/done": done,
+        "observation/initial_state": [True, *done[:-1]],
+    }
+    frames = torch.arange(2.0 * n).reshape(1, n, 2)
+    return TemporalDictTensor(
+        {
+            "observation/frame": frames,
+            "_observation/frame": frames + 100,
+            "action/action": torch.zeros(1, n, dtype=torch.int64),
+            "_observation/reward": torch.ones(1, n),
+            **{key: torch.tensor([flag]) for key, flag in flags.items()},
+        }
+    )
+
+
+def test_the_end_of_the_next_episode_does_not_count():
+    memory = ReplayMemory(20, 1, FLAT, n_steps=3, discount=0.5)
+    memory.allocate()
+    # Truncated after one step; the next episode terminates after one.
+    memory.add(one_row([False, True, *[False] * 4], [True, *[False] * 5]))
+    batch = memory.sample(200)
+    cut = batch["place"] == 0
+    assert cut.any()
+    assert (batch["discount"][cut] == 0.5).all()
+    assert (batch["reward"][cut] == 1).all()
+
+
+def test_new_entries_have_the_highest_priority_of_all():
+    memory = ReplayMemory(20, 1, FLAT, priority_exponent=1.0)
+    memory.allocate()
+    part = one_row([False] * 3, [False] * 3)
+    memory.add(part)
+    memory.set_priorities(torch.tensor([0]), torch.tensor([8.0]))
+    memory.set_priorities(torch.tensor([1]), torch.tensor([2.0]))
+    memory.add(part)
+    assert memory.state_dict()["entries"]["priority"][3:6].tolist() == [8.0] * 3

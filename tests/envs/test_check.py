@@ -488,3 +488,11 @@ def test_a_part_of_last_action_that_is_missing_is_named():
 def test_no_environments_at_all_are_named():
     with pytest.raises(EnvContractError, match="n_envs is at least 1: expected so, got 0"):
         check_env(CountingEnv([]))
+
+
+def test_a_default_device_is_not_that_of_the_check():
+    torch.set_default_device("meta")
+    try:
+        assert check_env(GymEnv([CountingGym(length=2)], seed=0)).n_steps == 200
+    finally:
+        torch.set_default_device(None)

@@ -1,0 +1,155 @@
+"""The processes that a batcher starts: their streams, flags and priority, and reads that break."""
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from rlbatch import RL_Batcher, WorkerError
+from tests.batchers import CountingAgent, make_batcher
+from tests.helpers import CountingEnv
+
+ROOT = str(Path(__file__).parents[1])
+
+# Prints in all ways, from the environment's process, and tells how it ended in a file.
+PRINTS = """
+import os, subprocess, sys
+from pathlib import Path
+from rlbatch import RL_Batcher
+from tests.batchers import CountingAgent
+from tests.helpers import CountingEnv
+
+class Prints(CountingEnv):
+    def reset(self, env_info=None):
+        for stream in (sys.stdout, sys.stderr):
+            if stream:
+                stream.write("from the environment\\n")
+        subprocess.run(["echo", "from a child"])
+        os.system("echo from a shell; echo and its errors >&2")
+        return super().reset(env_info)
+
+with RL_Batcher(3, CountingAgent, {}, lambda seed: Prints([4]), {}, 1, seeds=0, timeout=20) as one:
+    one.reset()
+    one.execute()
+    lengths = one.get()[0].trajectories.lengths.tolist()
+Path(sys.argv[1]).write_text(repr(lengths))
+"""
+
+
+def run(script: str, path: Path, redirections: str = "") -> subprocess.CompletedProcess:
+    command = f'exec "$0" -c "$1" "$2" {redirections}'
+    return subprocess.run(
+        ["bash", "-c", command, sys.executable, script, str(path)],
+        # With a buffer, which is only written when the process ends.
+        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": ""},
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-", "<&- >&-", "<&- 2>&-", "<&- >&- 2>&-"])
+def test_what_is_printed_where_streams_are_closed_reaches_nobody(tmp_path, closed):
+    done = run(PRINTS, tmp_path / "result", closed)
+    assert (tmp_path / "result").read_text() == "[3]"
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_a_worker_ends_well_where_nobody_reads_what_it_prints(tmp_path):
+    done = run(PRINTS, tmp_path / "result", "> /dev/full")
+    assert (tmp_path / "result").read_text() == "[3]"
+    assert "_process.py" not in done.stderr
+
+
+def test_no_folder_has_to_be_writable(monkeypatch):
+    def refuse(*_, **__):
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with make_batcher(1) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[1] == 4
+
+
+FLAGS = """
+import sys
+from pathlib import Path
+from rlbatch import RL_Batcher
+from tests.batchers import CountingAgent
+from tests.helpers import CountingEnv
+
+path = sys.argv[1]
+
+def create_env(seed):
+    assert False, "is left out by -O"
+    flags = sys.flags.optimize, sys.flags.dont_write_bytecode, sys.flags.safe_path
+    Path(path).write_text(repr(flags))
+    return CountingEnv([4])
+
+RL_Batcher(3, CountingAgent, {}, create_env, {}, 1, seeds=0).close()
+"""
+
+
+def test_a_worker_has_the_flags_of_the_caller(tmp_path):
+    subprocess.run(
+        [sys.executable, "-O", "-B", "-c", FLAGS, str(tmp_path / "result")],
+        env={**os.environ, "PYTHONPATH": ROOT, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+        check=True,
+    )
+    assert (tmp_path / "result").read_text() == "(1, 1, True)"
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="of Linux")
+def test_a_worker_has_no_more_priority_than_the_caller():
+    found = []
+    for policy in (os.SCHED_IDLE, os.SCHED_OTHER):
+        code = (
+            "import os; from tests.batchers import make_batcher; "
+            f"os.sched_setscheduler(0, {policy}, os.sched_param(0)); "
+            "batcher = make_batcher(1); "
+            "print(os.sched_getscheduler(batcher._workers[0]._process.pid))"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, "PYTHONPATH": ROOT},
+            timeout=120,
+            check=True,
+            capture_output=True,
+            text=True,
+        )
+        found.append(int(done.stdout))
+    assert found == [os.SCHED_IDLE, os.SCHED_BATCH]
+
+
+def test_an_answer_that_is_lost_in_an_interrupted_read_is_reported_at_once(monkeypatch):
+    with make_batcher(1) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        batcher.execute()
+        connection = batcher._workers[0].connection
+        receive = connection.recv
+
+        def interrupted():
+            receive()
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(connection, "recv", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            batcher.get()
+        with pytest.raises(WorkerError, match="execute: expected an answer, but .* interrupted"):
+            batcher.get()
+
+
+def test_descriptors_are_closed_where_a_process_can_not_be_started(monkeypatch):
+    before = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(sys, "executable", "/nonexistent/python")
+    with pytest.raises(FileNotFoundError):
+        RL_Batcher(3, CountingAgent, {}, lambda seed: CountingEnv([4]), {}, 2, seeds=0)
+    assert set(os.listdir("/proc/self/fd")) <= before
