@@ -197,9 +197,19 @@ def find_compiler() -> list[str]:
 
 
 def cache_folder() -> Path:
-    """Returns the user's folder for compiled libraries, which need not exist yet."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base, "rlbatch")
+    """Returns the user's folder for compiled libraries, which need not exist yet.
+
+    Raises:
+        BuildError: The user has no home.
+    """
+    base = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(base or Path.home() / ".cache", "rlbatch")
+    except RuntimeError as error:
+        raise BuildError(
+            "rlbatch.envs.atari: expected a folder for compiled libraries, got none: the user has "
+            "no home; set XDG_CACHE_HOME"
+        ) from error
 
 
 def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:

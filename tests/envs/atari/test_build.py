@@ -152,6 +152,16 @@ def test_the_digest_of_sources_knows_names_and_where_files_end(tmp_path):
     assert len(found) == 3
 
 
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
+    def refuse():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", refuse)
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    with pytest.raises(BuildError, match="the user has no home; set XDG_CACHE_HOME"):
+        build.cache_folder()
+
+
 def test_a_library_in_the_cache_may_be_read_by_others(tmp_path):
     with build._appearing(tmp_path / "library"):
         pass
