@@ -559,3 +559,11 @@ def test_new_entries_have_the_highest_priority_of_all():
     memory.set_priorities(torch.tensor([1]), torch.tensor([2.0]))
     memory.add(part)
     assert memory.state_dict()["entries"]["priority"][3:6].tolist() == [8.0] * 3
+
+
+def test_the_seed_and_the_choice_of_actions_reach_a_film(tmp_path, monkeypatch):
+    train(small(tmp_path))
+    asked = []
+    monkeypatch.setattr("algos.play.record_episode", lambda *given: asked.append(given) or 0.0)
+    play(Options(str(tmp_path), tmp_path / "a.mp4", seed=7, stochastic=False))
+    assert asked[0][3:] == (7, False)

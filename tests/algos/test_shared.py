@@ -263,6 +263,13 @@ def test_an_agent_on_a_gpu_acts_without_the_host(algorithm, gpu, leave_alone):
     assert found.trajectories["action/action"].shape == (2, 3)
 
 
+def test_atari_games_are_not_all_at_one_place_in_training():
+    env = create_env("breakout", 8, "cpu", 0, autoreset=True)
+    env.reset()
+    assert env._batch.results["frame_number"].max() > 200
+    env.close()
+
+
 def test_atari_games_play_whole_episodes_with_the_seeds_of_a_reset():
     infos = episode_infos(2, 0, Episodes.EVALUATION, 3)[1]
     first = create_env("BreakoutNoFrameskip-v4", 2, "cpu", 0).reset(infos)[0]["frame"]
