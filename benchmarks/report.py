@@ -15,7 +15,16 @@ from typing import Any
 import torch
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("torch", "numpy", "gymnasium", "tensordict", "ale-py", "cupy-cuda12x", "cupy-cuda13x")
+PACKAGES = (
+    "torch",
+    "numpy",
+    "gymnasium",
+    "tensordict",
+    "ale-py",
+    "envpool",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+)
 
 
 def alternate(runs: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, float]:
