@@ -72,6 +72,9 @@ class Run:
         begins_segment, ends_segment: See NOTE [ segments ].
         n_steps: Environment steps in training so far.
         solved: Whether `config.target` has been reached.
+
+    Raises:
+        ValueError: The run to be resumed was in another environment.
     """
 
     def __init__(  # noqa: PLR0913 - what a checkpoint holds

@@ -24,6 +24,7 @@ PACKAGES = (
     "envpool",
     "cupy-cuda12x",
     "cupy-cuda13x",
+    "nvidia-cuda-nvrtc",
 )
 
 

@@ -31,7 +31,6 @@ class Player(RL_Agent):
     """A Nature CNN that draws its actions; its state is the three frames before."""
 
     def __init__(self, n_actions: int, device: str):
-        super().__init__()
         layers = [nn.Conv2d(4, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU()]
         layers += [nn.Conv2d(64, 64, 3, 1), nn.ReLU(), nn.Flatten(), nn.Linear(3136, 512)]
         self.model = nn.Sequential(*layers, nn.ReLU(), nn.Linear(512, n_actions)).to(device)
@@ -63,7 +62,8 @@ def main(config: Config) -> None:
         for k in range(config.n_executes):
             started = time.perf_counter()
             batcher.execute()
-            info, steps = (found := batcher.get()[0]).info, found.trajectories
+            trajectories, _ = batcher.get()
+            info, steps = trajectories.info, trajectories.trajectories
             rows = slice(0, 64)  # A minibatch, as a learner would see it.
             stacks = stack_frames(
                 steps["observation/frame"][rows, :, 0],

@@ -131,14 +131,16 @@ def check_dtype(where: str, tensor: Tensor, dtype: torch.dtype) -> None:
         raise DtypeMismatchError(f"{where}: expected {dtype}, got {tensor.dtype}")
 
 
-def check_device(where: str, tensor: Tensor, device: torch.device | None) -> None:
+def check_device(
+    where: str, tensor: Tensor, device: torch.device | None, stage: str | None = None
+) -> None:
     """Checks the device of a tensor.
 
     Raises:
         DeviceMismatchError: It is on another.
     """
     if tensor.device != device:
-        raise DeviceMismatchError(where, device, tensor.device)
+        raise DeviceMismatchError(where, device, tensor.device, stage)
 
 
 def check_same_keys(where: str, expected: Iterable[str], found: Iterable[str]) -> None:
@@ -190,7 +192,9 @@ def check_can_cat(elements: Sequence[Tensors], n_common: int) -> None:
             break
 
 
-def check_same_rows(where: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
+def check_same_rows(
+    where: str, tensor: Tensor, like: Tensor, n_common: int, stage: str | None = None
+) -> None:
     """Checks that rows of one tensor can stand among rows of another.
 
     Raises:
@@ -199,8 +203,9 @@ def check_same_rows(where: str, tensor: Tensor, like: Tensor, n_common: int) -> 
         DeviceMismatchError: The device differs.
     """
     found, wanted = tuple(tensor.shape)[n_common:], tuple(like.shape)[n_common:]
+    full = f"{stage}: {where}" if stage else where
     if found != wanted:
         what = ("shape", "rows of shape", "steps of shape")[n_common]
-        raise ShapeError(f"{where}: expected {what} {wanted}, got {found}")
-    check_dtype(where, tensor, like.dtype)
-    check_device(where, tensor, like.device)
+        raise ShapeError(f"{full}: expected {what} {wanted}, got {found}")
+    check_dtype(full, tensor, like.dtype)
+    check_device(where, tensor, like.device, stage)

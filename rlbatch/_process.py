@@ -40,7 +40,7 @@ _WATCH_EVERY_S = 0.5
 
 
 def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: int) -> None:
-    """Serves commands until the parent says so, fails, or is gone.
+    """Serves commands until told to close, until one fails, or until the parent is gone.
 
     Args:
         connection: To the parent.

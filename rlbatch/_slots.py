@@ -3,11 +3,14 @@
 NOTE [ time alignment ]
 
 A slot is the storage of one trajectory, and belongs to one environment. Row `t` of a slot is
-written once, after the step, from three containers:
+written from three containers:
 
     observation/...   what the agent saw at t
     action/...        what it answered
     _observation/...  what the environment returned after that action
+
+That happens after the step; or, where the environment writes into the slots itself (`step_into`),
+in parts: `observation/...` ahead of the step, the rest in and after it.
 
 With an environment that resets itself, `observation/...` at `t + 1` is not `_observation/...` at
 `t` where an episode ended at `t`; elsewhere the two are equal. Rows at and after `lengths[slot]`
@@ -20,16 +23,16 @@ import mmap
 import os
 import tempfile
 from collections.abc import Callable, KeysView
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
+from rlbatch._memory import check_free_memory
 from rlbatch._named_tensors import put_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import ShapeError, SharedMemoryError
+from rlbatch.errors import DtypeMismatchError, ShapeError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
@@ -95,14 +98,18 @@ def check_same_layout(where: str, expected: Layout, found: Layout) -> None:
 
     Raises:
         KeyMismatchError: It has other keys.
-        ShapeError: A row has another shape or dtype.
+        ShapeError: A row has another shape.
+        DtypeMismatchError: A tensor has another dtype.
     """
     for part in Layout._fields:
         first, other = getattr(expected, part), getattr(found, part)
         check_same_keys(f"{where}: {part}", first, other)
         for key, spec in first.items():
-            if spec != other[key]:
-                raise ShapeError(f"{where}: {part}/{key}: expected {spec}, got {other[key]}")
+            name, there = f"{where}: {part}/{key}", other[key]
+            if spec.shape != there.shape:
+                raise ShapeError(f"{name}: expected rows of shape {spec.shape}, got {there.shape}")
+            if spec.dtype != there.dtype:
+                raise DtypeMismatchError(f"{name}: expected {spec.dtype}, got {there.dtype}")
 
 
 class SlotStore:
@@ -206,7 +213,7 @@ class SlotWriter:
         self._check_keys("info", info, self.info.keys())
         for key, tensor in info.items():
             target = self.info[key]
-            check_same_rows(f"storage: {key}", tensor, target, n_common=1)
+            check_same_rows(key, tensor, target, n_common=1, stage="storage")
             if running is None:
                 target.copy_(tensor)
             else:
@@ -248,7 +255,7 @@ class SlotWriter:
             torch._foreach_copy_(self._rows(t), values)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
-            check_same_rows(f"storage: {key}", value, row, n_common=1)
+            check_same_rows(key, value, row, n_common=1, stage="storage")
             put_rows(row, running, value)
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
@@ -326,7 +333,7 @@ class SlotWriter:
         if forms != self._forms[part]:
             keys, rows = list(self.steps)[part], self._rows(0)[part]
             for key, row, value in zip(keys, rows, values, strict=True):
-                check_same_rows(f"storage: {key}", value, row, n_common=1)
+                check_same_rows(key, value, row, n_common=1, stage="storage")
                 check_shape(f"storage: {key}", value, row.shape)
 
 
@@ -389,48 +396,3 @@ def nameless_file() -> int:
 def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
     """Maps shared memory; the tensor keeps it mapped after the descriptor is closed."""
     return torch.frombuffer(mmap.mmap(descriptor, n_bytes), dtype=torch.uint8)
-
-
-def check_free_memory(n_bytes: int) -> None:
-    """Checks that there is that much free shared memory, as far as the system says.
-
-    Raises:
-        SharedMemoryError: There is less; the message gives both figures.
-    """
-    free = free_shared_memory()
-    if free is not None and n_bytes > free:
-        raise SharedMemoryError(
-            f"storage of trajectories: expected at most {free:,} bytes (free shared memory), got "
-            f"{n_bytes:,}; take fewer environments or a smaller n_timesteps, or give the "
-            "container more memory"
-        )
-
-
-def free_shared_memory() -> int | None:
-    """Returns the bytes that shared memory can still take; None where the system does not say."""
-    figures = [_meminfo_available(), _cgroup_available()]
-    known = [figure for figure in figures if figure is not None]
-    return min(known) if known else None
-
-
-def _meminfo_available() -> int | None:
-    try:
-        with open("/proc/meminfo") as file:
-            for line in file:
-                if line.startswith("MemAvailable:"):
-                    return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    return None
-
-
-def _cgroup_available(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
-    """Returns what a container's memory limit leaves (cgroup v2, mounted where it usually is)."""
-    try:
-        limit, used = (int((folder / f"memory.{name}").read_text()) for name in ("max", "current"))
-        stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-    except (OSError, ValueError):  # No such file, or "max": no limit.
-        return None
-    # What was read from files and written to them counts as used, and is given up for others.
-    files = sum(int(stat.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return limit - used + files

@@ -249,8 +249,10 @@ class Worker:
         state, observation = _shallow(self._state), _shallow(self._observation)
         versions = _versions(observation) if self._slots is None else {}
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
-        _check_answer(answer)
-        _check_left_alone(self._observation, versions)
+        if not _is_answer(answer):
+            _refuse_answer(answer)
+        if versions:
+            _check_left_alone(self._observation, versions)
         action, state = answer
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
@@ -384,7 +386,12 @@ def _steps_into(env: Any) -> bool:
     return False
 
 
-def _check_answer(answer: Any) -> None:
+def _is_answer(answer: Any) -> bool:
+    is_pair = isinstance(answer, tuple) and len(answer) == 2
+    return is_pair and isinstance(answer[0], DictTensor) and isinstance(answer[1], DictTensor)
+
+
+def _refuse_answer(answer: Any) -> None:
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f"agent.__call__: expected a pair (output, new state), got {answer!r}")
     _check_is_dicttensor("agent.__call__", "output", answer[0])

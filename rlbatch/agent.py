@@ -26,9 +26,9 @@ State = DictTensor
 class RL_Agent:
     """A policy, called with a batch of observations and the state that it keeps itself.
 
-    An agent owns nothing that a batcher closes but what its `close()` releases. Its state between
-    two calls is not in the object but goes out and comes back as a DictTensor, one row per
-    environment, so that a batcher can store it, cut it and replay it.
+    Its state between two calls is not in the object but goes out and comes back as a DictTensor,
+    one row per environment, so that a batcher can store it, cut it and replay it. What the object
+    itself holds, such as a file, it releases in `close()`, which the batcher calls.
 
     On a device `d` the state it returns is on `d` (or empty), its action is on `d`, and
     observations and states arrive on `d`; `agent_info` arrives on `info_device`.
@@ -124,7 +124,7 @@ class RL_Agent:
 
         Args:
             trajectories: What a batcher returned, on the device of the agent.
-            t: The step. All B rows are replayed; those shorter than `t` hold padding.
+            t: The step. All B rows are replayed; those of at most `t` steps hold padding.
             state: What the last call returned. At `t = 0` it is None: a slot may begin in the
                 middle of an episode, and an agent with a memory starts from `agent_state/...` in
                 `trajectories.info`, not from `initial_state`. This method does so.

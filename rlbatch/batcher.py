@@ -16,12 +16,12 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows
+from rlbatch._memory import check_free_memory
 from rlbatch._remote import RemoteWorker, stacks_of
 from rlbatch._slots import (
     Layout,
     SlotStore,
     SlotWriter,
-    check_free_memory,
     check_same_layout,
     shared_block,
 )
@@ -162,7 +162,7 @@ class RL_Batcher:
             )
         self._n_timesteps, self._timeout = n_timesteps, timeout
         self._device = _present("device", device)
-        agents_device = _present("info_device", info_device)
+        agents_info_device = _present("info_device", info_device)
         settings = TorchSettings.of_the_caller(num_threads)
         self._templates = {"agent_info": _template("agent_info", agent_info)}
         self._templates["env_info"] = _template("env_info", env_info)
@@ -179,7 +179,7 @@ class RL_Batcher:
                 seeds=own,
                 n_timesteps=n_timesteps,
                 device=self._device,
-                info_device=agents_device,
+                info_device=agents_info_device,
                 torch_settings=settings,
             )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
@@ -263,7 +263,9 @@ class RL_Batcher:
         """
         self._expect(_State.IDLE, to="execute")
         if not self._n_running:
-            raise CallOrderError("execute: expected a running environment, all have ended; reset")
+            raise CallOrderError(
+                "execute: expected a running environment, got none: all have ended; reset"
+            )
         _check_is_dicttensor("agent_info", agent_info)
         keeps = agent_info is None or agent_info.empty()
         info = None if keeps else self._rows("agent_info", agent_info)
@@ -461,8 +463,9 @@ class RL_Batcher:
                 f"{to}: expected the process that has made the batcher, got one forked from it"
             )
         if self._state not in states:
+            expected = " or ".join(state.name.lower() for state in states)
             raise CallOrderError(
-                f"{to}: expected another state, the batcher is {self._state.value}"
+                f"{to}: expected a batcher that is {expected}, got one that is {self._state.value}"
             )
 
     # --- Memory. ---

@@ -473,8 +473,8 @@ class Trajectories:
     """A batch of trajectories.
 
     Args:
-        info: One row per trajectory: `agent_info/...`, `env_info/...`, `agent_state/...` at its
-            first step. May be empty.
+        info: One row per trajectory; from a batcher `agent_info/...`, `env_info/...`,
+            `agent_state/...` at its first step, `env_id` and `policy_version`. May be empty.
         trajectories: `observation/...`, `action/...`, `_observation/...` per step.
 
     Raises:

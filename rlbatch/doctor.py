@@ -105,6 +105,8 @@ def check_extras() -> Finding:
         "tensorboard",
         "matplotlib",
         "imageio",
+        "pillow",
+        "wandb",
         "optuna",
         "ray",
     )

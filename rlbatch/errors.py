@@ -1,4 +1,4 @@
-"""The errors that rlbatch raises, and the device check that most of them start from.
+"""The errors that rlbatch raises, and how a device is named.
 
 Every message has one grammar: *where: expected ..., got ...*.
 """
@@ -19,7 +19,8 @@ class DeviceMismatchError(ValueError):
         where: The key of the tensor, or the name of the argument.
         expected: The device it has to be on.
         found: The device it is on.
-        stage: Who looked: `agent.initial_state`, `env.step`, `storage`, ...; None in containers.
+        stage: Who looked: `agent.initial_state`, `env.step`, `storage`, ...; of an
+            `RL_Agent_CheckDevice` the call, such as `initial_state`; None in containers.
     """
 
     def __init__(
@@ -58,7 +59,7 @@ class CallOrderError(RuntimeError):
 
 
 class SharedMemoryError(MemoryError):
-    """The trajectories do not fit in the free shared memory; the message gives both figures."""
+    """The trajectories do not fit in free memory; the message gives both figures."""
 
 
 class EnvContractError(Exception):

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import torch
 
-from rlbatch.errors import DeviceMismatchError, ShapeError
+from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 
 
 def push_frame(
@@ -35,6 +35,7 @@ def push_frame(
 
     Raises:
         ShapeError: The shapes do not fit.
+        DtypeMismatchError: Frames of two dtypes.
         DeviceMismatchError: Tensors on different devices.
 
     Example:
@@ -68,6 +69,7 @@ def stack_frames(
 
     Raises:
         ShapeError: The shapes do not fit.
+        DtypeMismatchError: Frames of two dtypes.
         DeviceMismatchError: Tensors on different devices.
 
     Example:
@@ -114,7 +116,7 @@ def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tens
         if tensor.device != frames.device:
             raise DeviceMismatchError(name, frames.device, tensor.device)
     if before.dtype != frames.dtype:
-        raise ShapeError(f"frames before: expected {frames.dtype}, got {before.dtype}")
+        raise DtypeMismatchError(f"frames before: expected {frames.dtype}, got {before.dtype}")
     if initial_state.shape != frames.shape[:2]:
         expected, found = tuple(frames.shape[:2]), tuple(initial_state.shape)
         raise ShapeError(f"initial_state: expected {expected}, got {found}")

@@ -73,7 +73,7 @@ def discounted_returns(
 
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
-        TypeError: Not a tensor, or a flag that is not bool.
+        TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` is a number outside [0, 1].
@@ -128,7 +128,7 @@ def n_step_returns(  # noqa: PLR0913
 
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
-        TypeError: Not a tensor, or a flag that is not bool.
+        TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
         ValueError: `n` is below 1, or `discount` is a number outside [0, 1].
@@ -187,7 +187,7 @@ def gae(  # noqa: PLR0913
 
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
-        TypeError: Not a tensor, or a flag that is not bool.
+        TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` or `lambda_` is a number outside [0, 1].
@@ -262,7 +262,7 @@ def vtrace(  # noqa: PLR0913
 
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
-        TypeError: Not a tensor, or a flag that is not bool.
+        TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
         ValueError: `discount` or `lambda_` is a number outside [0, 1].

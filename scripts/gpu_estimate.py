@@ -21,12 +21,16 @@ episode ends
 (`frames_per_second`), and where one ends in every step of four frames
 (`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
 warp has an equal share of the first-level cache, the second-level cache and those of instructions
-never miss. Prints a table and one JSON object.
+never miss. Prints a table and one JSON object. The committed one is of
+
+    python -m scripts.gpu_estimate --games pong pitfall2 ms_pacman asteroids breakout robotank \
+        montezuma_revenge klax kaboom enduro crossbow elevator_action air_raid battle_zone \
+        seaquest space_invaders solaris sir_lancelot haunted_house ice_hockey yars_revenge \
+        --out benchmarks/results/gpu_estimate.json
 """
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from dataclasses import dataclass
@@ -36,6 +40,7 @@ import numpy as np
 import torch
 import tyro
 
+from benchmarks.report import Report
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv
 from rlbatch.envs.atari._device import DeviceJob
@@ -64,6 +69,8 @@ class Config:
     """Warps of the step kernel that run side by side."""
     utilisation: float = 0.7
     """Of a scheduler's slots, when observations are made."""
+    out: str | None = None
+    """File that the JSON object is written to as well."""
 
 
 def count(game: str, config: Config) -> dict[str, Any]:
@@ -121,24 +128,25 @@ def frames_per_second(counts: dict[str, Any], config: Config, *, resets: bool) -
 
 def main(config: Config) -> None:
     """Counts all games; prints a table and one JSON object."""
-    columns = "step slots  observe slots  threads  cycles/warp  frames/s (estimate)  with resets"
-    print(f"{'game':20} {columns}")
+    columns = ["step slots", "observe slots", "threads", "cycles/warp", "frames/s", "with resets"]
+    report = Report("gpu_estimate", ["game", *columns])
     found = {}
     for game in config.games:
         one = found[game] = count(game, config)
         one["frames_per_second"] = frames_per_second(one, config, resets=False)
         one["frames_per_second_with_resets"] = frames_per_second(one, config, resets=True)
-        print(
-            f"{game:20} {one['step_slots']:10,.0f} {one['observe_slots']:14,.0f} "
-            f"{one['threads']:8.1f} {one['step_cycles']:12,.0f} {one['frames_per_second']:20,.0f} "
-            f"{one['frames_per_second_with_resets']:12,.0f}",
-            flush=True,
+        report.row(
+            game,
+            f"{one['step_slots']:,.0f}",
+            f"{one['observe_slots']:,.0f}",
+            f"{one['threads']:.1f}",
+            f"{one['step_cycles']:,.0f}",
+            f"{one['frames_per_second']:,.0f}",
+            f"{one['frames_per_second_with_resets']:,.0f}",
         )
-    means = {
-        f"geomean_{name}": math.exp(statistics.fmean(math.log(one[name]) for one in found.values()))
-        for name in next(iter(found.values()))
-        if name != "shares"
-    }
+    for name in [name for name in found[config.games[0]] if name != "shares"]:
+        logarithms = [math.log(one[name]) for one in found.values()]
+        report.figure(f"geomean_{name}", math.exp(statistics.fmean(logarithms)))
     assumed = {
         "architecture": sass.ARCHITECTURE,
         "lanes": config.lanes,
@@ -146,7 +154,9 @@ def main(config: Config) -> None:
         "utilisation": config.utilisation,
         "latencies": {**sass.LATENCIES, "first-level miss": sass.MISS_LATENCY},
     }
-    print(json.dumps({"benchmark": "gpu_estimate", **means, "assumed": assumed, "games": found}))
+    report.figure("assumed", assumed)
+    report.figure("games", found)
+    report.finish(config.out)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from rlbatch import (
     ShapeError,
     SharedMemoryError,
 )
-from rlbatch._slots import _cgroup_available, free_shared_memory
+from rlbatch._memory import _cgroup_available, free_memory
 from rlbatch.envs import DeviceEnv
 from tests.batchers import LENGTHS, CountingAgent, make_batcher
 from tests.helpers import CountingEnv, CountingGym
@@ -165,8 +165,10 @@ def test_an_output_that_changes_its_form_is_refused(change, error, match, length
 
     with make_batcher(0, lengths, create_agent=Fickle) as batcher:
         batcher.reset()
-        with pytest.raises(error, match=match):
+        with pytest.raises(error, match=match) as caught:
             batcher.execute()
+    if error is DeviceMismatchError:
+        assert (caught.value.stage, caught.value.where) == ("storage", "action/count")
 
 
 def test_an_environment_or_agent_on_the_wrong_device_is_named():
@@ -222,7 +224,7 @@ def test_each_part_of_what_an_environment_returns_is_looked_at(part, match):
 
 
 def test_trajectories_that_do_not_fit_in_memory_are_refused_with_both_figures():
-    free = free_shared_memory()
+    free = free_memory()
     assert free is not None
     for n_processes in (0, 1):
         n_timesteps = free // 16  # The frame alone takes 24 bytes per step, twice.
@@ -311,23 +313,26 @@ def test_a_cuda_device_that_is_not_there_is_named():
         make_batcher(0, info_device="cuda")
 
 
-def test_processes_that_store_other_things_are_refused():
-    class Typed(CountingEnv):
-        def __init__(self, dtype):
-            super().__init__([4])
-            self.dtype = dtype
-
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        (lambda frame: frame.int(), DtypeMismatchError, "expected torch.int64, got torch.int32"),
+        (lambda frame: frame[:, :2], ShapeError, r"expected rows of shape \(3,\), got \(2,\)"),
+    ],
+)
+def test_processes_that_store_other_things_are_refused(change, error, match):
+    class Other(CountingEnv):
         def _observe(self, last_action):
             observation = super()._observe(last_action)
-            observation.set("frame", observation["frame"].to(self.dtype))
+            observation.set("frame", change(observation["frame"]))
             return observation
 
     def create_env(seed):
-        return Typed((torch.int64, torch.int32)[seed.process])
+        return (CountingEnv, Other)[seed.process]([4])
 
     with make_batcher(2, create_env=create_env, env_args={}) as batcher:
         batcher.reset()
-        with pytest.raises(ShapeError, match="worker 1: observation/frame"):
+        with pytest.raises(error, match=f"worker 1: observation/frame: {match}"):
             batcher.execute()
 
 

@@ -134,7 +134,9 @@ def resolve(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
 
 
-@pytest.mark.parametrize("package", [rlbatch, rlbatch.envs], ids=lambda package: package.__name__)
+@pytest.mark.parametrize(
+    "package", [rlbatch, rlbatch.envs, rlbatch.envs.atari], ids=lambda package: package.__name__
+)
 def test_every_public_name_is_on_an_api_page(package):
     pages = documented()
     modules = {name for name, value in pages.items() if getattr(value, "__spec__", None)}
@@ -147,6 +149,7 @@ def test_every_public_name_is_on_an_api_page(package):
 def test_the_modules_of_functions_are_on_api_pages():
     pages = list(documented().values())
     assert rlbatch.returns in pages
+    assert rlbatch.frames in pages
     assert rlbatch.seeding in pages
 
 

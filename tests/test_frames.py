@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.errors import DeviceMismatchError, ShapeError
+from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 from rlbatch.frames import push_frame, stack_frames
 
 
@@ -85,7 +85,7 @@ def test_shapes_that_do_not_fit():
         stack_frames(frames, begins, torch.zeros(2, 3, 5))
     with pytest.raises(ShapeError, match="frames before"):
         stack_frames(frames, begins, torch.zeros(3, 3, 4))
-    with pytest.raises(ShapeError, match="float32"):
+    with pytest.raises(DtypeMismatchError, match="float32"):
         stack_frames(frames, begins, torch.zeros(2, 3, 4, dtype=torch.uint8))
     with pytest.raises(ShapeError, match="initial_state"):
         stack_frames(frames, begins[:, :4], torch.zeros(2, 3, 4))

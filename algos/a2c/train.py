@@ -78,7 +78,7 @@ class Config(RunConfig):
     reward_scale: float = 1.0
     """What rewards are multiplied by in training, so that values of observations are near 1."""
     gae_lambda: float = 0.95
-    """How far advantages look beyond the value of the next step, in [0, 1]; 1 with V-trace."""
+    """How far advantages look beyond the value of the next step, in [0, 1]; not with V-trace."""
     entropy_coefficient: float = 0.01
     """Weight of the policy's entropy, in nats, which the loss rewards."""
     value_coefficient: float = 0.5
@@ -88,7 +88,7 @@ class Config(RunConfig):
     max_gradient_norm: float = 0.5
     """Longer gradients, over all weights, are scaled down to this norm."""
     hidden_size: int = 64
-    """Width of the features that policy and value share."""
+    """Width of the features, and of the memory."""
     recurrent: bool = False
     """Whether the agent has a memory."""
     bf16: bool = False

@@ -147,13 +147,8 @@ class EnvList:
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-        frames, reward, terminated, truncated, _ = _columns(numbers, results)
-        return Result(
-            self._batch(numbers, frames),
-            _stack("reward", _REWARD, numbers, reward),
-            _stack("terminated", _FLAG, numbers, terminated),
-            _stack("truncated", _FLAG, numbers, truncated),
-        )
+        frames, *rest, _ = _columns(numbers, results)
+        return Result(self._batch(numbers, frames), *_stack_rest(numbers, *rest))
 
     def close(self) -> None:
         with ExitStack() as stack:  # Closes all of them, even if one raises.
@@ -355,14 +350,15 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
     try:
         parts = [leaf.of(value) for value in values] if leaf.path else values
         if leaf.shape:  # Three times as fast as np.stack.
-            array = np.concatenate(parts)
-            _check(key, leaf, array, (n * leaf.shape[0], *leaf.shape[1:]))
+            array, shape = np.concatenate(parts), (n * leaf.shape[0], *leaf.shape[1:])
             if len(set(map(len, parts))) > 1:  # Where one is as much too long as another too short.
                 raise ShapeError(f"{key}: expected one shape, got several")
         else:
-            array = np.array(parts)
-            _check(key, leaf, array, (n,))
-        return _cast(key, leaf, array).reshape(n, *leaf.shape)
+            array, shape = np.array(parts), (n,)
+        if array.dtype != leaf.dtype or array.shape != shape:
+            _check(key, leaf, array, shape)
+            array = _cast(key, leaf, array)
+        return array.reshape(n, *leaf.shape)
     except Exception:
         for number, value in zip(numbers, values, strict=True):  # Which of them was it?
             try:
@@ -373,6 +369,26 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
                 add_environment_note(error, number)
                 raise
         raise
+
+
+def _stack_rest(
+    numbers: Sequence[int], reward: tuple, terminated: tuple, truncated: tuple
+) -> Sequence[np.ndarray]:
+    """Returns the numbers beside the observations as arrays [n]; raises what `_stack` does."""
+    try:
+        rewards, flags = np.array(reward), np.array((terminated, truncated))
+    except ValueError:  # Of several shapes.
+        pass
+    else:  # As they mostly are: looked at in one go, as this comes in every step.
+        if rewards.dtype == _REWARD.dtype and flags.dtype == _FLAG.dtype:
+            n = len(reward)
+            if rewards.shape == (n,) and flags.shape == (2, n):
+                return rewards, *flags
+    return (
+        _stack("reward", _REWARD, numbers, reward),
+        _stack("terminated", _FLAG, numbers, terminated),
+        _stack("truncated", _FLAG, numbers, truncated),
+    )
 
 
 def _part(key: str, leaf: Leaf, value: Any) -> Any:

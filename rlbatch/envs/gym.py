@@ -109,11 +109,11 @@ class GymEnv(VecEnv):
         Raises:
             CallOrderError: Before the first `reset`, or when no environment runs.
             KeyMismatchError: The action lacks a key of the action space.
-            ShapeError: The action is not [B, ...] as the space has it.
-            DtypeMismatchError: The action is a float, and the space is not.
+            ShapeError: The action is not [B, ...] as the space has it; or what an environment
+                returned has not the shape of its space.
+            DtypeMismatchError: The action is a float, and the space is not; or what an environment
+                returned is, or is no number.
             DeviceMismatchError: The action is not on the CPU.
-            ShapeError, DtypeMismatchError: What an environment returned is not of the shape of its
-                space, or no number; or a float, where its space is not.
         """
         actions = self._actions(action)
         running, numbers = self._running, self._numbers
@@ -129,7 +129,8 @@ class GymEnv(VecEnv):
         n = len(self._numbers)
         if not n:
             raise CallOrderError("step: expected a running environment, got a call after all ended")
-        check_has_keys("action", self._action_leaves, action)
+        if not self._action_leaves.keys() <= action.keys():
+            check_has_keys("action", self._action_leaves, action)
         return [_array(key, leaf, action[key], n) for key, leaf in self._action_leaves.items()]
 
     def close(self) -> None:

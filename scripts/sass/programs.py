@@ -139,7 +139,7 @@ class SassKernels:
         self._seed = seed
         self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
         self.forget()
-        self.sizes = build._sizes(self, torch.device("cpu"))
+        self.sizes = build.sizes_of(self, torch.device("cpu"))
 
     def forget(self) -> None:
         """Begins to count anew."""

@@ -23,11 +23,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlbatch._slots import free_shared_memory
+from rlbatch._memory import free_memory
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import (
     MOST_THREADS,
-    RAM_BYTES,
     GameSpec,
     KnownResets,
     Settings,
@@ -36,11 +35,9 @@ from rlbatch.envs.atari._options import (
     native_options,
 )
 from rlbatch.envs.atari.console_state import ale_state
-from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
-
-_SCREEN_WIDTH = 160
 
 
 class Job(enum.IntEnum):
@@ -108,7 +105,7 @@ class Batch:
 
     def __reduce__(self) -> Any:
         raise TypeError(
-            "expected no copy of an Atari environment, whose memory is native, got copy or pickle; "
+            "copy: expected none of an Atari environment, whose memory is native, got one; "
             "get_state and set_state carry games over"
         )
 
@@ -217,7 +214,7 @@ class NativeBatch(Batch):
 
     def _check_memory(self) -> None:
         n_bytes = self.n_envs * (math.prod(self.shape[1:]) + _LEAST_BYTES)
-        free = free_shared_memory()
+        free = free_memory()
         if free is not None and n_bytes > free:
             raise MemoryError(
                 f"n_envs: expected environments that fit into {free:,} bytes of memory, got "
@@ -405,7 +402,7 @@ class NativeBatch(Batch):
         heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
         if len(heights) != 1:
             raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
-        out = np.empty((len(ids), heights.pop(), _SCREEN_WIDTH, 3), np.uint8)
+        out = np.empty((len(ids), heights.pop(), SCREEN_WIDTH, 3), np.uint8)
         for row, number in zip(out, ids, strict=True):
             self._library.rlb_batch_rgb(self._handle, number, row.ctypes.data)
         return out
@@ -468,7 +465,7 @@ class NativeBatch(Batch):
         self.check_idle("from_ale")
         for number in ids:
             md5, height = self.game_of[number].md5, self.game_of[number].height
-            state, screen = ale_state(ale, md5, (height, _SCREEN_WIDTH))
+            state, screen = ale_state(ale, md5, (height, SCREEN_WIDTH))
             pointer = screen.ctypes.data
             if self._library.rlb_batch_import(
                 self._handle, number, md5.encode(), state, len(state), pointer
@@ -529,8 +526,8 @@ def _check_fits(settings: Settings, games: Sequence[Game]) -> None:
             value = getattr(settings, name)
             if value is not None and value not in known:
                 raise ValueError(f"{name}: expected one of {game.name}'s {known}, got {value!r}")
-    if settings.obs_type != "ram" and settings.img_width > _SCREEN_WIDTH:
-        raise ValueError(f"img_width: expected at most {_SCREEN_WIDTH}, got {settings.img_width}")
+    if settings.obs_type != "ram" and settings.img_width > SCREEN_WIDTH:
+        raise ValueError(f"img_width: expected at most {SCREEN_WIDTH}, got {settings.img_width}")
 
 
 def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:

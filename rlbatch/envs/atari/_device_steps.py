@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +15,13 @@ from rlbatch.envs.atari._host_steps import Arrays
 from rlbatch.envs.atari._options import Settings
 from rlbatch.envs.atari.games import Game
 
+_log = logging.getLogger(__name__)
+
 Tensors = dict[str, torch.Tensor]
+
+# Up to about so many environments, each is alone in a warp: an H100 runs two on each of its 528
+# schedulers at once, see `_device.py`.
+_FEW = 1024
 
 
 class DeviceSteps:
@@ -31,6 +39,8 @@ class DeviceSteps:
     def __init__(
         self, games: Sequence[Game], n_envs: int, settings: Settings, device: torch.device
     ):
+        if device.type == "cuda" and n_envs < _FEW:
+            hint_at_more()
         self.batch = DeviceBatch(games, n_envs, settings, device)
 
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
@@ -127,3 +137,13 @@ class DeviceSteps:
 def _jobs(chosen: torch.Tensor, job: DeviceJob) -> torch.Tensor:
     """Returns a job for the chosen environments, [n_envs] bool, and `NONE`, 0, for the others."""
     return chosen.to(torch.uint8) * int(job)
+
+
+@functools.cache  # Once in a process.
+def hint_at_more() -> None:
+    """Logs why few environments seem slow."""
+    _log.warning(
+        "AtariEnv: fewer than %d environments on a GPU, where a step of one takes about as long as "
+        "a step of all of these; see docs/gpu.md, One process, many environments",
+        _FEW,
+    )

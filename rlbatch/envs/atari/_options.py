@@ -14,11 +14,8 @@ from typing import Any
 import numpy as np
 
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 
-# What ALE has where nobody sets another one: what is random in the console itself.
-_SYSTEM_SEED = 4753849
-RAM_BYTES = 128
 # Of RAM, as with the same names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 MOST_THREADS = 4096
@@ -189,7 +186,7 @@ def game_spec(
     left, key = game.left_by_reset, dict(game.reset_key)
     needs = [tuple(need[i] for need in game.reset_needs) for i in range(4)]
     return GameSpec(
-        config=build.console_config(game, rom_size, _SYSTEM_SEED, game.paddle_max),
+        config=build.console_config(game, rom_size, SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,

@@ -301,6 +301,7 @@ SIZES = (
 )
 _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 
+# The last one for what bears no mark in `native/`: constructors, operators, lambdas.
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
 
@@ -345,7 +346,8 @@ def defines(game: Game) -> tuple[str, ...]:
     return (f"-DRLB_CART={CARTS.index(game.cart)}", f"-DRLB_RULE={game.rule}")
 
 
-def _sizes(kernels: Kernels, device: torch.device) -> dict[str, int]:
+def sizes_of(kernels: Kernels, device: torch.device) -> dict[str, int]:
+    """Returns what kernels say of what they work on: bytes, by the names in `SIZES`."""
     out = torch.zeros(len(SIZES), dtype=torch.int32, device=device)
     kernels.launch("rlb_sizes", 1, 1, 0, np.uint64(out.data_ptr()))
     return dict(zip(SIZES, out.tolist(), strict=True))
@@ -370,7 +372,7 @@ class _CudaKernels:
             current.use()  # A thread that has not used it yet may find no context otherwise.
             module = cupy.RawModule(path=str(path))
             self._functions = {name: module.get_function(name) for name in _KERNELS}
-        self.sizes = _sizes(self, device)
+        self.sizes = sizes_of(self, device)
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
@@ -503,7 +505,7 @@ def _compile_cubin(flags: Sequence[str]) -> bytes:
 class _GridKernels:
     def __init__(self, path: Path):
         self._library = ctypes.CDLL(str(path))
-        self.sizes = _sizes(self, torch.device("cpu"))
+        self.sizes = sizes_of(self, torch.device("cpu"))
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic

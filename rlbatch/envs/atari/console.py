@@ -42,7 +42,15 @@ import numpy as np
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import MOST_STRENGTH
 from rlbatch.envs.atari.console_state import ConsoleState, ale_state
-from rlbatch.envs.atari.games import ACTIONS, GAMES, Game
+from rlbatch.envs.atari.games import (
+    ACTIONS,
+    GAMES,
+    PADDLE_MAX,
+    RAM_BYTES,
+    SCREEN_WIDTH,
+    SYSTEM_SEED,
+    Game,
+)
 from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
 from rlbatch.errors import CallOrderError, DtypeMismatchError, ShapeError
 
@@ -51,8 +59,6 @@ _log = logging.getLogger(__name__)
 Action = enum.IntEnum("Action", ACTIONS, start=0)  # type: ignore[misc]
 Action.__doc__ = "The 18 actions by ALE's names and numbers."
 
-_WIDTH = 160
-_RAM_BYTES = 128
 _INT32 = range(-(2**31), 2**31)
 
 
@@ -78,7 +84,7 @@ class _Field(enum.IntEnum):
 # ALE's settings and their values at the start; the type of a value is that of the setting.
 _DEFAULTS: dict[str, int | float | bool | str] = {
     "random_seed": -1,
-    "system_random_seed": 4753849,
+    "system_random_seed": SYSTEM_SEED,
     "frame_skip": 1,
     "max_num_frames": 0,
     "max_num_frames_per_episode": 0,
@@ -269,7 +275,7 @@ class Console:
         library = build.load()
         settings = self._settings
         # ALE keeps what two of the games set here, and the next game plays with it.
-        if game.paddle_max != GAMES["pong"].paddle_max:
+        if game.paddle_max != PADDLE_MAX:
             settings["paddle_max"] = game.paddle_max
         paddle_max = self.getInt("paddle_max")
         if paddle_max < 0:
@@ -331,7 +337,7 @@ class Console:
         return bool(self._get(_Field.truncated))
 
     def lives(self) -> int:
-        """Returns the lives that are left; 0 in games without them."""
+        """Returns the lives that are left; in games without them 0, or 1 until the game ends."""
         return self._get(_Field.lives)
 
     def getFrameNumber(self) -> int:
@@ -394,7 +400,7 @@ class Console:
 
     def getScreenDims(self) -> tuple[int, int]:
         """Returns the height and the width of the screen in pixels."""
-        return self._get(_Field.height), _WIDTH
+        return self._get(_Field.height), SCREEN_WIDTH
 
     def getScreen(self, array: np.ndarray | None = None) -> np.ndarray | None:
         """Returns the screen, [height, 160] uint8, as places in the television's palette.
@@ -429,7 +435,7 @@ class Console:
         return out if array is None else None
 
     def _copy_screen(self, handle: int, out: int) -> None:
-        size = self._get(_Field.height) * _WIDTH
+        size = self._get(_Field.height) * SCREEN_WIDTH
         ctypes.memmove(out, self._library.rlb_console_screen(handle), size)
 
     def saveScreenPNG(self, path: str | os.PathLike) -> None:
@@ -440,7 +446,7 @@ class Console:
 
     def getRAMSize(self) -> int:
         """Returns the bytes of RAM."""
-        return _RAM_BYTES
+        return RAM_BYTES
 
     def getRAM(self, array: np.ndarray | None = None) -> np.ndarray | None:
         """Returns the RAM, [128] uint8, from address 80h.
@@ -449,9 +455,9 @@ class Console:
             array: Written to instead; None is returned then.
         """
         library = self._library_for("getRAM")
-        shape = (_RAM_BYTES,)
+        shape = (RAM_BYTES,)
         out = np.empty(shape, np.uint8) if array is None else _writable(array, shape)
-        ctypes.memmove(out.ctypes.data, library.rlb_console_ram(self._handle), _RAM_BYTES)
+        ctypes.memmove(out.ctypes.data, library.rlb_console_ram(self._handle), RAM_BYTES)
         return out if array is None else None
 
     def setRAM(self, index: int, value: int) -> None:
@@ -462,8 +468,8 @@ class Console:
         """
         library = self._library_for("setRAM")
         index, value = operator.index(index), operator.index(value)
-        if not 0 <= index < _RAM_BYTES:
-            raise ValueError(f"index: expected 0 to {_RAM_BYTES - 1}, got {index}")
+        if not 0 <= index < RAM_BYTES:
+            raise ValueError(f"index: expected 0 to {RAM_BYTES - 1}, got {index}")
         if not 0 <= value < 256:
             raise ValueError(f"value: expected 0 to 255, got {value}")
         library.rlb_console_set_ram(self._handle, index, value)

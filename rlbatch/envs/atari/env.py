@@ -62,7 +62,8 @@ class AtariEnv(VecEnv):
             - `img_height`, `img_width` (84): of an observation; at most those of the screen.
             - `grayscale` (True): whether "pixels" are gray rather than RGB.
             - `maxpool` (True): whether an observation is the maximum of the last two frames.
-            - `noop_max` (30): an episode begins with fewer frames than this without an action.
+            - `noop_max` (30): an episode begins with a random number of frames without an action,
+              fewer than this.
             - `use_fire_reset` (True): whether it begins with FIRE, in games that have it.
             - `episodic_life` (False): whether the loss of a life ends the episode.
             - `life_loss_info` (False): whether it sets `terminated`, and the game goes on: what

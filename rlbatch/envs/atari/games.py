@@ -22,6 +22,12 @@ ACTIONS = (
 )
 # fmt: on
 
+# Of every console.
+SCREEN_WIDTH, RAM_BYTES = 160, 128
+# What ALE has where nobody sets another one: what is random in the console itself; and the largest
+# resistance of a paddle, in ohms.
+SYSTEM_SEED, PADDLE_MAX = 4753849, 790196
+
 _ROM_BYTES = {"2K": 2048, "4K": 4096, "E0": 8192, "FE": 8192, "F8": 8192, "F8SC": 8192}
 _ROM_BYTES |= {"F6": 16384, "F6SC": 16384, "DPC": 10495}
 
@@ -77,7 +83,7 @@ class Game:
     swap_ports: bool = False
     swap_paddles: bool = False
     n_legal_actions: int = 18
-    paddle_max: int = 790196
+    paddle_max: int = PADDLE_MAX
     reset_depends_on: Literal["nothing", "timer", "play"] = "nothing"
     left_by_reset: tuple[int, ...] = ()
     reset_key: tuple[tuple[int, int], ...] = ()

@@ -76,7 +76,8 @@ class AtariVectorEnv(VectorEnv):
         stack_num: Observations in a stack.
         frameskip: Frames per step.
         maxpool: Whether an observation is the maximum of the last two frames.
-        noop_max: An episode begins with fewer frames than this without an action.
+        noop_max: An episode begins with a random number of frames without an action, fewer than
+            this.
         episodic_life: Whether the loss of a life ends the episode.
         life_loss_info: Whether it sets `terminated`, and the game goes on.
         reward_clipping: Whether rewards are cut to -1, 0 and 1.

@@ -20,6 +20,7 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs.atari import GAMES, AtariEnv, build
+from rlbatch.envs.atari._device_steps import hint_at_more
 from rlbatch.envs.atari.roms import rom_folder
 from rlbatch.errors import CallOrderError
 from tests.helpers import no_waiting_for_the_gpu
@@ -67,6 +68,16 @@ def check_same(make: MakeEnv, n_steps: int, *arguments: Any, **options: Any) -> 
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_is_equal(make: MakeEnv, game: str) -> None:
     check_same(make, 25, game, 2, seed=3, repeat_action_probability=0.25)
+
+
+def test_few_environments_on_a_gpu_bring_a_hint_once(make: MakeEnv, caplog) -> None:
+    hint_at_more.cache_clear()
+    make("pong", 1024).close()
+    assert not caplog.messages
+    for n_envs in (2, 3):
+        make("pong", n_envs).close()
+    assert len(caplog.messages) == 1
+    assert "fewer than 1024 environments on a GPU" in caplog.messages[0]
 
 
 @pytest.mark.slow
