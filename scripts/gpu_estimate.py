@@ -15,9 +15,9 @@ what the CPU core gives, and counts, per emulated frame of one environment:
   happens lasts so much longer for all.
 
 From these follows how many frames an H100 would emulate per second, if its 528 schedulers had two
-warps each, which is what 32,768 environments are (fewer with `--lanes`), that never wait for each
-other, and if the observations, which have many warps, use `--utilisation` of its slots: while no
-episode ends
+warps each, which is what 32,768 environments are (three, of 50,688, with `--warps-per-scheduler 3`;
+fewer environments with `--lanes`), which wait for each other where they want to issue at once, and
+if the observations, which have many warps, use `--utilisation` of its slots: while no episode ends
 (`frames_per_second`), and where one ends in every step of four frames
 (`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
 warp has an equal share of the first-level cache, the second-level cache and those of instructions
@@ -49,6 +49,7 @@ from scripts import sass
 # An H100 SXM. Source: NVIDIA H100 Tensor Core GPU Architecture (2022), table 3: multiprocessors and
 # boost clock; each multiprocessor has four schedulers.
 _SCHEDULERS, _HERTZ = 4 * 132, 1.755e9
+_SCHEDULERS_TOGETHER = 4  # That share a cache.
 _WARP = 32
 _FRAME_SKIP = 4  # As by default.
 
@@ -65,7 +66,7 @@ class Config:
     """Steps at random before, on the CPU core, so that environments are apart."""
     lanes: int = _WARP
     """Environments of a warp: with fewer than 32 the warps are those of a smaller batch."""
-    warps_per_scheduler: float = 2
+    warps_per_scheduler: int = 2
     """Warps of the step kernel that run side by side."""
     utilisation: float = 0.7
     """Of a scheduler's slots, when observations are made."""
@@ -82,7 +83,8 @@ def count(game: str, config: Config) -> dict[str, Any]:
     native = AtariEnv(game, _WARP, seed=0, decorrelate_steps=config.n_before)
     native.reset()
     rng = np.random.default_rng(0)
-    with sass.played() as kernels_of:
+    n_warps = _SCHEDULERS_TOGETHER * config.warps_per_scheduler
+    with sass.played(n_warps=n_warps) as kernels_of:
         env = AtariEnv(game, _WARP, seed=0)
         env.reset()
         env.set_state(None, native.get_state())
@@ -117,11 +119,32 @@ def count(game: str, config: Config) -> dict[str, Any]:
     }
 
 
+def issue_rate(cycles_per_slot: float, n_warps: int) -> float:
+    """Returns the slots that a scheduler fills per cycle, with so many equal warps.
+
+    Args:
+        cycles_per_slot: Of a warp alone: one in which it issues, and those in which it waits.
+        n_warps: How many there are.
+
+    Source:
+        Reiser and Lavenberg, Mean-Value Analysis of Closed Multichain Queuing Networks, J. ACM 27
+        (1980): one server of one cycle, and customers that think in between.
+    """
+    n_waiting, rate = 0.0, 0.0
+    for n in range(1, n_warps + 1):
+        response = 1 + n_waiting
+        rate = n / (cycles_per_slot - 1 + response)
+        n_waiting = rate * response
+    return rate
+
+
 def frames_per_second(counts: dict[str, Any], config: Config, *, resets: bool) -> float:
     """Returns the estimate for an H100; with `resets` an episode ends in every step."""
-    side_by_side = config.lanes * config.warps_per_scheduler * _SCHEDULERS
-    step = counts["step_cycles"] / side_by_side
+    cycles_per_slot = counts["step_cycles"] / (counts["step_slots"] * config.lanes)
+    rate = issue_rate(cycles_per_slot, config.warps_per_scheduler)
+    step = counts["step_slots"] / (_SCHEDULERS * rate)
     observe = counts["observe_slots"] / (_SCHEDULERS * config.utilisation)
+    side_by_side = config.lanes * config.warps_per_scheduler * _SCHEDULERS
     reset = counts["reset_cycles"] / (_FRAME_SKIP * side_by_side) if resets else 0
     return _HERTZ / (step + observe + reset)
 

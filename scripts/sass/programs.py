@@ -23,11 +23,11 @@ from scripts.sass.player import Instruction, load_player
 
 ARCHITECTURE = "sm_90"
 
-# First-level cache of a multiprocessor, in KB, of which shared memory takes one of these parts, and
-# how many warps have 255 registers of its 65,536. Source: CUDA C++ Programming Guide, chapter
-# "Compute Capabilities", 9.0, "Shared Memory"; a block takes 1 KB more than it asks for.
+# First-level cache of a multiprocessor, in KB, of which shared memory takes one of these parts.
+# Source: CUDA C++ Programming Guide, chapter "Compute Capabilities", 9.0, "Shared Memory"; a block
+# takes 1 KB more than it asks for.
 _CACHE_KB, _PARTS_KB = 256, (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
-_WARPS, _LINE = 8, 128
+_LINE = 128
 
 _PARAMETERS = 0x210  # Where a kernel's parameters begin in constant bank 0.
 _CONSTANTS = 0x400
@@ -116,11 +116,11 @@ class Program:
         return np.frombuffer(self._elf.section(f".nv.constant2.{kernel}") + bytes(16), np.uint8)
 
 
-def _cache_lines(n_threads: int, n_shared: int) -> int:
-    """Returns the lines of the cache that each warp has, if they have equal shares."""
-    blocks = max(1, _WARPS // -(-n_threads // 32))
+def _cache_lines(n_threads: int, n_shared: int, n_warps: int) -> int:
+    """Returns the lines of the cache that each of a multiprocessor's warps has, in equal shares."""
+    blocks = max(1, n_warps // -(-n_threads // 32))
     taken = min(part for part in _PARTS_KB if part >= min(blocks * (n_shared / 1024 + 1), 228))
-    return 1024 * (_CACHE_KB - taken) // (_LINE * _WARPS)
+    return 1024 * (_CACHE_KB - taken) // (_LINE * n_warps)
 
 
 class SassKernels:
@@ -129,14 +129,15 @@ class SassKernels:
     Args:
         game: The game.
         seed: See `played`.
+        n_warps: See `played`.
 
     Attributes:
         program: The code.
         sizes: See `build.Kernels`.
     """
 
-    def __init__(self, game: Game, seed: int = 0):
-        self._seed = seed
+    def __init__(self, game: Game, seed: int, n_warps: int):
+        self._seed, self._n_warps = seed, n_warps
         self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
         self.forget()
         self.sizes = build.sizes_of(self, torch.device("cpu"))
@@ -180,24 +181,25 @@ class SassKernels:
             self._counts[name],
         )
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
-        shape = n_blocks, n_threads, n_shared, _cache_lines(n_threads, n_shared)
+        shape = n_blocks, n_threads, n_shared, _cache_lines(n_threads, n_shared, self._n_warps)
         player.play(self.program.code[name], *pointers, *shape, self._seed)
 
 
 @contextlib.contextmanager
-def played(seed: int = 0) -> Iterator[Callable[[str], SassKernels]]:
+def played(seed: int = 0, n_warps: int = 8) -> Iterator[Callable[[str], SassKernels]]:
     """Lets environments on the CPU run on kernels that are played; gives those of a game.
 
     Args:
         seed: If not 0, threads of a warp that have parted take turns at random, so that it shows
             where one of them relies on what another has done; counts mean less then.
+        n_warps: How many share the first-level cache of a multiprocessor.
     """
     found: dict[tuple[str, ...], SassKernels] = {}
 
     def kernels_of(game: Game) -> SassKernels:
         key = build.defines(game)
         if key not in found:
-            found[key] = SassKernels(game, seed)
+            found[key] = SassKernels(game, seed, n_warps)
         return found[key]
 
     before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)

@@ -26,9 +26,9 @@ from rlbatch.errors import CallOrderError
 _WARP = 32
 # Four warps share a program in shared memory, which leaves more to the cache that it is a part of.
 _STEP_THREADS = 4 * _WARP
-# That a multiprocessor runs at once: as many threads have 255 of its 65,536 registers. Source: CUDA
-# C++ Programming Guide, chapter "Compute Capabilities".
-_WARPS_AT_ONCE = 8
+# Of a multiprocessor. It runs twelve at once (`RLB_KERNEL` in `native/device.cu`), but to have more
+# of them, with fewer environments each, gains nothing (`scripts/gpu_estimate.py --lanes`).
+_WARPS_AT_LEAST = 8
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
@@ -372,10 +372,10 @@ class DeviceBatch(Batch):
 
 
 def _n_warps(device: torch.device) -> int:
-    """Returns how many a GPU runs at once; 1 where the CPU plays one, whose are to be full."""
+    """Returns how many a GPU is to have; 1 where the CPU plays one, whose are to be full."""
     if device.type == "cpu":
         return 1
-    return _WARPS_AT_ONCE * torch.cuda.get_device_properties(device).multi_processor_count
+    return _WARPS_AT_LEAST * torch.cuda.get_device_properties(device).multi_processor_count
 
 
 def _current_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -83,10 +83,11 @@ def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
 
 
 def test_the_cache_is_what_shared_memory_leaves() -> None:
-    assert programs._cache_lines(n_threads=32, n_shared=12 * 1024) == 256 - 132
-    assert programs._cache_lines(n_threads=5, n_shared=12 * 1024) == 256 - 132
-    assert programs._cache_lines(n_threads=128, n_shared=12 * 1024) == 256 - 32
-    assert programs._cache_lines(n_threads=1024, n_shared=300 * 1024) == 256 - 228
+    assert programs._cache_lines(n_threads=32, n_shared=12 * 1024, n_warps=8) == 256 - 132
+    assert programs._cache_lines(n_threads=5, n_shared=12 * 1024, n_warps=8) == 256 - 132
+    assert programs._cache_lines(n_threads=128, n_shared=12 * 1024, n_warps=8) == 256 - 32
+    assert programs._cache_lines(n_threads=128, n_shared=12 * 1024, n_warps=16) == (256 - 64) // 2
+    assert programs._cache_lines(n_threads=1024, n_shared=300 * 1024, n_warps=8) == 256 - 228
 
 
 def test_what_is_not_known_is_an_error() -> None:
