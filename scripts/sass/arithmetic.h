@@ -56,6 +56,15 @@ class Arithmetic : public Registers {
         set_words([&](int l) { return permuted(a[l], b[l], c[l]); });
         break;
       }
+      case IDP: {  // Of four bytes without a sign.
+        const Words a = source(0), b = source(1), c = source(2);
+        set_words([&](int l) {
+          u32 sum = c[l];
+          for (u32 k = 0; k < 32; k += 8) sum += (a[l] >> k & 255) * (b[l] >> k & 255);
+          return sum;
+        });
+        break;
+      }
       case SGXT: {
         const Words a = source(0), width = source(1);
         set_words([&](int l) {

@@ -29,7 +29,7 @@ using s64 = int64_t;
   X(BRX) X(BRA_DIV) X(CALL) X(RET) X(EXIT) X(BSSY) X(BSYNC) X(BREAK) X(BMOV_GET) X(BMOV_SET)        \
   X(WARPSYNC) X(ENDCOLLECTIVE) X(VOTE) X(REDUX) X(SHFL) X(BAR) X(FADD) X(FMUL) X(FFMA) X(FSEL)      \
   X(FSETP) X(DADD) X(DMUL) X(DFMA) X(DSETP) X(I2F) X(I2F_64) X(F2I) X(F2I_64) X(F2F_64)             \
-  X(MUFU_RCP) X(MUFU_RCP64) X(HFMA2)
+  X(MUFU_RCP) X(MUFU_RCP64) X(HFMA2) X(IDP)
 #define ENUMERATOR(name) name,
 enum Operation : u16 { OPERATIONS(ENUMERATOR) kOperations };
 #define NAME(name) #name " "

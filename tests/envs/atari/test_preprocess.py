@@ -63,6 +63,14 @@ API void pixels(const u8* a, const u8* b, const u8* lut, u8* out) {
     }
   }
 }
+API s32 has_words() { return resize.is_exact_but_ties && resize.has_words; }
+API void pixels_of_words(const u8* image, u8* out) {
+  for (s32 y = 0; y < resize.rows.target; ++y) {
+    for (s32 x = 0; x < resize.columns.target; ++x) {
+      *out++ = resized_pixel_of_words(image, resize, y, x);
+    }
+  }
+}
 """
 FLAGS = ("-std=c++17", "-O2", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
 VARIANTS = {"portable": ("-DRLB_PORTABLE",), "avx2": ("-mavx2",), "native": ("-march=native",)}
@@ -93,6 +101,11 @@ class Native:
     def pixels(self, a, b=None, lut=None):
         out = np.empty(self.shape, np.uint8)
         self.compiled.pixels(*map(pointer, (a, b, lut, out)))
+        return out
+
+    def pixels_of_words(self, image):
+        out = np.empty(self.shape, np.uint8)
+        self.compiled.pixels_of_words(*map(pointer, (image, out)))
         return out
 
     def palette(self, is_pal):
@@ -234,6 +247,7 @@ def test_an_image_is_resized_as_opencv_does_it(native, height, size):
     for image, expected in zip(images(height), resized(height, size), strict=True):
         np.testing.assert_array_equal(native.gray(image)[0], expected)
         np.testing.assert_array_equal(native.pixels(image), expected)
+        np.testing.assert_array_equal(native.pixels_of_words(image), expected)
 
 
 @pytest.mark.parametrize("height", HEIGHTS)
@@ -241,6 +255,7 @@ def test_the_usual_sizes_have_a_fast_path(native, height):
     for size in [(84, 84), (64, 64), (96, 80), (height, WIDTH)]:
         assert native.build(height, size)
         assert native.compiled.has_fast_path()
+        assert native.compiled.has_words()
 
 
 @pytest.mark.parametrize("size", ODD_SIZES)
@@ -249,6 +264,7 @@ def test_any_smaller_size_is_exact(native, size):
     for image, expected in zip(images(210), resized(210, size), strict=True):
         np.testing.assert_array_equal(native.gray(image)[0], expected)
         np.testing.assert_array_equal(native.pixels(image), expected)
+        np.testing.assert_array_equal(native.pixels_of_words(image), expected)
 
 
 @pytest.mark.parametrize("size", [(84, 84), (42, 42), (96, 80)])

@@ -128,11 +128,18 @@ RLB_FN void step_kernel(const DeviceBatch& b, s32 job, const u8* jobs, const s64
 
 // --- Looking at pictures: a block per environment. ---
 
-// The value of a palette index, in one plane.
-RLB_FN u8 value_of(const Options& o, bool is_pal, u8 colour, s32 plane) {
-  if (o.observation_type == kRgb) return (is_pal ? PAL_RGB : NTSC_RGB)[colour][plane];
-  return (is_pal ? PAL_GRAY : NTSC_GRAY)[colour];
-}
+// The values of palette indices in one plane.
+struct Values {
+  const u8* first;
+  s32 stride;
+
+  RLB_FN Values(const Options& o, bool is_pal, s32 plane) : first(is_pal ? PAL_GRAY : NTSC_GRAY), stride(1) {
+    if (o.observation_type != kRgb) return;
+    first = (is_pal ? PAL_RGB : NTSC_RGB)[0] + plane;
+    stride = 3;
+  }
+  RLB_FN u8 operator[](u8 colour) const { return first[stride * colour]; }
+};
 
 // Fills words with pixels, from left to right.
 struct RowWriter {
@@ -142,21 +149,22 @@ struct RowWriter {
 
   RLB_FN void put(u8 value, s32 n) {
     const u32 four = value * 0x01010101u;
-    while (n > 0) {
-      const s32 at = x & 3, k = n < 4 - at ? n : 4 - at;
+    const s32 at = x & 3;
+    x += n;
+    if (at) {
+      const s32 k = n < 4 - at ? n : 4 - at;
       word |= (four >> 8 * (4 - k)) << 8 * at;
-      x += k;
-      n -= k;
-      if (x & 3) return;
+      if (at + k < 4) return;
       *out++ = word;
-      word = 0;
+      n -= k;
     }
+    for (; n >= 4; n -= 4) *out++ = four;
+    word = four & ((1u << 8 * n) - 1);
   }
 };
 
 // Writes a row of the maximum of one to three pictures.
-RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Options& o, bool is_pal, s32 plane,
-                       u8* out) {
+RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Values& values, u8* out) {
   constexpr s32 kMost = 3;
   RowReader readers[kMost] = {{p, view.picture[0], row},
                               {p, view.picture[view.n > 1 ? 1 : 0], row},
@@ -172,7 +180,7 @@ RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Optio
       if (!left[i]) {
         const Span span = readers[i].next();
         left[i] = span.length;
-        value[i] = value_of(o, is_pal, span.colour, plane);
+        value[i] = values[span.colour];
       }
       n = left[i] < n ? left[i] : n;
       most = value[i] > most ? value[i] : most;
@@ -185,21 +193,22 @@ RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Optio
 // Makes the newest frame in the ring. Shared memory: [height][160].
 RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
   const Options& o = *b.options;
-  const View& view = b.views[env];
+  const View view = b.views[env];
   const Session& session = b.states[env].session;
   const Pictures& p = b.pictures[env];
   const s32 n_planes = o.observation_type == kRgb ? 3 : 1;
   u8* image = shared_memory();
   if (p.is_lost) b.errors[kLostPicture] = 1;
   for (s32 plane = 0; plane < n_planes; ++plane) {
+    const Values values(o, session.is_pal, plane);
     for (s32 row = thread_index(); row < session.height; row += block_size()) {
-      u8* pixels = image + row * kWidth;
-      decode_row(p, view, row, o, session.is_pal, plane, pixels);
+      decode_row(p, view, row, values, image + row * kWidth);
     }
     block_barrier();
-    const Frames frames{image, nullptr, nullptr};
+    s32 row = thread_index() / o.width, column = thread_index() % o.width;
     for (s32 i = thread_index(); i < o.height * o.width; i += block_size()) {
-      frame[i * n_planes + plane] = resized_pixel(frames, *b.resize, i / o.width, i % o.width);
+      frame[i * n_planes + plane] = resized_pixel_of_words(image, *b.resize, row, column);
+      for (column += block_size(); column >= o.width; column -= o.width) ++row;
     }
     block_barrier();
   }

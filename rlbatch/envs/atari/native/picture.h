@@ -82,21 +82,24 @@ struct Span {
 struct RowReader {
   const Pictures& pictures;
   const u8* palette;
-  const bool has_edges;
+  const bool has_edges, is_lost;
   u32 at;
   // Of a row with edges.
-  u32 header = 0, edges = 0, n_read = 0;  // The rest of the last byte of `n_read`.
-  u32 place = 0, turn = 0;                // Of the next run; the next bit of the turns.
+  u32 header = 0, unread = 0;  // A bit for each of its bytes that are to be read.
+  u32 edges = 0, base = 0;     // The rest of the last byte, and the pixel that its lowest bit is of.
+  u32 place = 0, turn = 0;     // Of the next run; the next bit of the turns.
   s32 x = 0;
 
   RLB_FN RowReader(const Pictures& p, s32 picture, s32 row)
       : pictures(p),
         palette(p.palette[picture]),
         has_edges(p.row[picture][row] & kHasEdges),
+        is_lost(p.is_lost),
         at(p.row[picture][row] & ~u32{kHasEdges}) {
     if (!has_edges) return;
     for (u32 i = 0; i < 4; ++i) header |= u32{byte()} << 8 * i;
-    turn = 8 * (at + bit_count(header & ((1u << kEdgeBytes) - 1)));
+    unread = header & ((1u << kEdgeBytes) - 1);
+    turn = 8 * (at + bit_count(unread));
   }
 
   RLB_FN u8 byte() { return pictures.bytes[at++]; }
@@ -105,7 +108,7 @@ struct RowReader {
 
   // What was lost reads as black.
   RLB_FN Span next() {
-    if (pictures.is_lost) return {kWidth, 0};
+    if (is_lost) return {kWidth, 0};
     return has_edges ? next_to_edge() : next_run();
   }
 
@@ -119,14 +122,18 @@ struct RowReader {
   RLB_FN Span next_to_edge() {
     const s32 begin = x;
     const u8 colour = palette[nth_place(place)];
-    for (; !edges && n_read < kEdgeBytes; ++n_read) {
-      if (header >> n_read & 1) edges = byte();
+    if (!edges && unread) {
+      edges = byte();
+      base = 8 * static_cast<u32>(lowest_bit(unread));
+      unread &= unread - 1;
     }
     x = kWidth;
     if (edges) {
-      x = static_cast<s32>(8 * (n_read - 1)) + lowest_bit(edges);
+      x = static_cast<s32>(base) + lowest_bit(edges);
       edges &= edges - 1;
-      place = (place + 1 + next_turn()) % (has_turns() ? kMaxPlaces : 2);
+      const u32 n_places = has_turns() ? kMaxPlaces : 2;
+      place += 1 + next_turn();
+      if (place >= n_places) place -= n_places;
     }
     return {x - begin, colour};
   }

@@ -73,6 +73,16 @@ RLB_FN u32 bit_count(u32 bits) {
 #endif
 }
 
+// Adds the products of the four bytes of one word and those of another.
+RLB_FN u32 dot_product(u32 a, u32 b, u32 sum) {
+#if defined(__CUDACC__)
+  return __dp4a(a, b, sum);
+#else
+  for (s32 k = 0; k < 32; k += 8) sum += (a >> k & 255) * (b >> k & 255);
+  return sum;
+#endif
+}
+
 // The two must not overlap.
 RLB_FN void copy_bytes(const u8* from, u8* to, s32 n) {
 #if defined(__CUDACC__)

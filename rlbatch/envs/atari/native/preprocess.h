@@ -13,8 +13,9 @@
 // A `Resize` serves any number of images and threads. Colours are planes: three pooled images one
 // after the other, an observation with the channels side by side.
 //
-// `resized_pixel` is the definition, and the body of a kernel on CUDA. `observe` is for hosts: with
-// vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless RLB_PORTABLE is defined.
+// `resized_pixel` is the definition. `resized_pixel_of_words` gives the same sooner, for a kernel on
+// CUDA. `observe` is for hosts: with vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless
+// RLB_PORTABLE is defined.
 #pragma once
 
 #include "platform.h"
@@ -80,11 +81,21 @@ struct ResizeLanes {
   s16 share[kMaxPairs][kRowPixels][2];
 };
 
+// The columns as a GPU wants them: output i adds the eight pixels of two words, some of which have a
+// share of 0.
+struct ResizeWords {
+  u32 share[kRowPixels][2];  // A byte per pixel.
+  u8 first[kRowPixels];      // The number of the first word in its row.
+};
+
 struct Resize {
   ResizeAxis rows, columns;
   s32 denominator;
-  u8 is_copy, is_block, is_exact_but_ties, padding;
+  u8 is_copy, is_block, is_exact_but_ties;
+  u8 has_words;  // 0: the pixels of some output lie too far apart.
+  u64 inverse;   // Of the denominator, times 2^40 and rounded up.
   ResizeLanes lanes;
+  ResizeWords words;
 };
 
 // One plane of one or two images of the same size. `second` may be null; `lut`, 256 bytes, is null
@@ -187,6 +198,22 @@ RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes) {
   }
 }
 
+// Returns whether all outputs have their pixels within two words.
+RLB_FN bool build_words(const ResizeAxis& columns, ResizeWords& words) {
+  bool has_all = true;
+  for (s32 i = 0; i < columns.target; ++i) {
+    const s32 last = kRowPixels / 4 - 2, wanted = columns.first[i] / 4, word = wanted < last ? wanted : last;
+    const s32 offset = columns.first[i] - 4 * word;
+    words.first[i] = static_cast<u8>(word);
+    has_all = has_all && offset + columns.count[i] <= 8;
+    for (s32 k = 0; has_all && k < columns.count[i]; ++k) {
+      const u32 share = static_cast<u32>(columns.share[columns.start[i] + k]);
+      words.share[i][(offset + k) / 4] |= share << 8 * ((offset + k) % 4);
+    }
+  }
+  return has_all;
+}
+
 // OpenCV takes 1 / (target / source) for the scale, and of 210 or 214 rows to 1 or 2 that is no whole
 // number.
 RLB_FN bool is_whole_scale(s32 size, s32 out_size) {
@@ -202,7 +229,9 @@ RLB_FN bool build_resize(s32 height, s32 out_height, s32 out_width, Resize& resi
   build_axis(height, out_height, rows);
   build_axis(kRowPixels, out_width, columns);
   build_lanes(columns, resize.lanes);
+  resize.has_words = build_words(columns, resize.words);
   resize.denominator = rows.unit * columns.unit;
+  resize.inverse = (u64{1} << 40) / static_cast<u32>(resize.denominator) + 1;
   const s32 n_errors = rows.max_count + columns.max_count + 3;
   const s32 inverse_gap = resize.denominator % 2 ? 2 * resize.denominator : resize.denominator;
   resize.is_copy = height == out_height && kRowPixels == out_width;
@@ -249,6 +278,24 @@ RLB_FN u8 resized_pixel(const Frames& frames, const Resize& resize, s32 row, s32
     sum = sum + rounded_product(line, rows.weight[rows.start[row] + y]);
   }
   return static_cast<u8>(rounded(sum));
+}
+
+// The same, of an image that begins where a word does. See NOTE [ area resize ], 4.
+RLB_FN u8 resized_pixel_of_words(const u8* image, const Resize& resize, s32 row, s32 column) {
+  const Frames frames{image, nullptr, nullptr};
+  if (!resize.is_exact_but_ties || !resize.has_words) return resized_pixel(frames, resize, row, column);
+  const ResizeAxis& rows = resize.rows;
+  const s32 first = rows.first[row] * (kRowPixels / 4) + resize.words.first[column];
+  const u32 *words = reinterpret_cast<const u32*>(image) + first, *share = resize.words.share[column];
+  const u32 denominator = static_cast<u32>(resize.denominator);
+  u32 sum = denominator / 2;
+  for (s32 y = 0; y < rows.count[row]; ++y, words += kRowPixels / 4) {
+    const u32 line = dot_product(words[0], share[0], dot_product(words[1], share[1], 0));
+    sum += line * static_cast<u32>(rows.share[rows.start[row] + y]);
+  }
+  const u32 value = static_cast<u32>(sum * resize.inverse >> 40);
+  const bool is_tie = denominator % 2 == 0 && sum == value * denominator;
+  return is_tie ? resized_pixel(frames, resize, row, column) : static_cast<u8>(value);
 }
 
 #if defined(RLB_AVX512)
@@ -392,7 +439,6 @@ inline void finish_lanes(const Resize& resize, s32 i, Band& band) {
 template <s32 n_taps>
 RLB_FN void finish_plain(const Resize& resize, s32 i, Band& band) {
   const s32 denominator = resize.denominator, n_rows = band.n_rows, half = denominator / 2;
-  const u64 inverse = (u64{1} << 40) / static_cast<u32>(denominator) + 1;
   for (s32 row = 0; row < n_rows; ++row) band.ties[row] = 0;
   for (s32 lane = 0; lane < kLanes; ++lane) {
     s32 share[n_taps];
@@ -401,7 +447,7 @@ RLB_FN void finish_plain(const Resize& resize, s32 i, Band& band) {
     for (s32 row = 0; row < n_rows; ++row) {
       s32 sum = half;
       for (s32 k = 0; k < n_taps; ++k) sum += band.totals[row][first + k] * share[k];
-      const s32 value = static_cast<s32>(static_cast<u64>(sum) * inverse >> 40);
+      const s32 value = static_cast<s32>(static_cast<u64>(sum) * resize.inverse >> 40);
       band.lines[row][i + lane] = static_cast<u8>(value);
       if (sum == value * denominator && 2 * half == denominator) band.ties[row] |= 1u << lane;
     }
