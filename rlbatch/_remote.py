@@ -39,6 +39,7 @@ from multiprocessing.reduction import send_handle
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import torch
 
 from rlbatch._process import check_may_start
@@ -310,7 +311,10 @@ def dumps(value: Any, device: torch.device) -> bytes:
 
 
 class _Pickler(cloudpickle.Pickler):
-    """Keeps CUDA tensors from opening a context, in the child, on the device they are on here."""
+    """Pickles tensors as the bytes that they show, several times as fast as PyTorch does.
+
+    CUDA tensors open no context, in the child, on the device that they are on here.
+    """
 
     def __init__(self, buffer: io.BytesIO, device: torch.device):
         super().__init__(buffer)
@@ -319,7 +323,24 @@ class _Pickler(cloudpickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         if type(value) is torch.Tensor and value.is_cuda:
             return _arrive, (value.detach().cpu(), self._device, value.requires_grad)
+        if type(value) is torch.Tensor and _is_plain(value):
+            content = value.detach().reshape(-1).view(torch.uint8).numpy()
+            return _rebuilt, (content, value.dtype, value.shape, value.requires_grad)
         return super().reducer_override(value)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Returns whether a tensor is no more than numbers, one behind the other, on a CPU."""
+    is_dense = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
+    return is_dense and not (
+        tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or vars(tensor)
+    )
+
+
+def _rebuilt(
+    content: np.ndarray, dtype: torch.dtype, shape: torch.Size, requires_grad: bool
+) -> torch.Tensor:
+    return torch.from_numpy(content).view(dtype).view(shape).requires_grad_(requires_grad)
 
 
 def _arrive(tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:

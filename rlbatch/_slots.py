@@ -30,7 +30,7 @@ import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
 from rlbatch._memory import check_free_memory
-from rlbatch._named_tensors import put_rows
+from rlbatch._named_tensors import put_rows, take_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import DtypeMismatchError, ShapeError
 
@@ -150,9 +150,10 @@ class SlotStore:
             steps = {key: tensor[:, :longest] for key, tensor in steps.items()}
             ran = lengths > 0
             if not bool(ran.all()):
-                steps = {key: tensor[ran] for key, tensor in steps.items()}
-                info = {key: tensor[ran] for key, tensor in info.items()}
-                lengths, copy = lengths[ran], False  # A mask has copied already.
+                rows = ran.nonzero().squeeze(1)
+                steps = {key: take_rows(tensor, rows) for key, tensor in steps.items()}
+                info = {key: take_rows(tensor, rows) for key, tensor in info.items()}
+                lengths, copy = lengths[rows], False  # These are copies already.
         if copy:
             steps, info, lengths = _copies(steps), _copies(info), lengths.clone()
         # The dicts are copied in any case: the caller may add keys.
@@ -249,13 +250,12 @@ class SlotWriter:
         values += [action.variables[key] for key in self._action_keys]
         values += [after.variables[key] for key in self._observation_keys]
         if running is None:
-            # Agents are looked at in every step, environments in the first one of each slot.
-            part = self._all if t == 0 else self._actions
-            self._check_values(part, values[part])
+            self._check_values(self._all, values)
             torch._foreach_copy_(self._rows(t), values)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
             check_same_rows(key, value, row, n_common=1, stage="storage")
+            check_shape(f"storage: {key}", value, (len(running), *row.shape[1:]))
             put_rows(row, running, value)
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
@@ -318,8 +318,9 @@ class SlotWriter:
         steps = self.steps
         if not t:
             steps = {key: v for key, v in steps.items() if not key.startswith("action/")}
-        rows = slice(None) if running is None else running
-        past = {key: tensor[rows, :t] for key, tensor in steps.items()}
+        past = {key: tensor[:, :t] for key, tensor in steps.items()}
+        if running is not None:
+            past = {key: take_rows(tensor, running) for key, tensor in past.items()}
         n = self.n_envs if running is None else len(running)
         return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
 

@@ -22,7 +22,7 @@ from torch.utils import _pytree as pytree
 
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
-from rlbatch.errors import DeviceMismatchError, EnvContractError
+from rlbatch.errors import DeviceMismatchError, EnvContractError, ShapeError
 from rlbatch.seeding import WorkerSeeds
 
 _AGENT_INFO = "agent_info/"
@@ -163,11 +163,17 @@ class Worker:
         self._recipe, self._allocate = recipe, allocate
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
         _check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
-        self.agent = recipe.create_agent(**recipe.agent_args)
-        _check_has("create_agent", self.agent, "an RL_Agent", ("initial_state", "call_replay"))
-        if recipe.seeds.agent is not None:
-            self.agent.seed(recipe.seeds.agent)
-        self.n_envs, self.autoreset = self.env.n_envs(), bool(getattr(self.env, "autoreset", False))
+        try:
+            self.agent = recipe.create_agent(**recipe.agent_args)
+            _check_has("create_agent", self.agent, "an RL_Agent", ("initial_state", "call_replay"))
+            if recipe.seeds.agent is not None:
+                self.agent.seed(recipe.seeds.agent)
+            self.n_envs = self.env.n_envs()
+        except BaseException:  # Nobody else knows of the environment.
+            with contextlib.suppress(Exception):
+                self.env.close()
+            raise
+        self.autoreset = bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
         self._is_direct = recipe.device.type == "cpu" and self.autoreset and _steps_into(self.env)
         if os.environ.get("RLBATCH_PROFILE"):
@@ -242,7 +248,11 @@ class Worker:
         return 0
 
     def _step(self, t: int) -> None:
-        """One step of agent and environment, and its row in the slots."""
+        """One step of agent and environment, and its row in the slots.
+
+        Raises:
+            ShapeError: The agent's new state has not one row per environment that ran.
+        """
         history = self._history(t)
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
@@ -254,6 +264,9 @@ class Worker:
         if versions:
             _check_left_alone(self._observation, versions)
         action, state = answer
+        if state.variables and state.n_elems() != len(self._running):
+            expected, found = len(self._running), state.n_elems()
+            raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
             arrays, following_arrays, following = self._slots.direct(t)

@@ -137,7 +137,7 @@ class RL_Agent:
             state = trajectories.info.truncate_key("agent_state/").clone()
         agent_info = trajectories.info.truncate_key("agent_info/").to(self.info_device)
         steps = trajectories.trajectories
-        observation = steps.temporal_index(t).truncate_key("observation/")
+        observation = steps.truncate_key("observation/").temporal_index(t)
         history = history_until(steps, t) if self.require_history() else None
         return self(state, observation, agent_info, history)
 
@@ -183,9 +183,10 @@ def replay_agent(
     outputs: list[DictTensor] = []
     state = None
     lengths = trajectories.trajectories.lengths
-    if not trajectories.n_elems() or not int(lengths.max()):
+    n_steps = int(lengths.max()) if len(lengths) else 0
+    if not n_steps:
         raise ValueError("trajectories: expected at least one step to replay, got none")
-    for t in range(int(lengths.max())):
+    for t in range(n_steps):
         answer = replay(trajectories, t, state)
         _check_replayed(f"{replay_method_name}, step {t}", answer, len(lengths), outputs)
         output, state = answer
@@ -209,8 +210,9 @@ def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -
     first = before[0] if before else output
     check_same_keys(where, first, output)
     for key, tensor in output.items():
-        if len(tensor) != B:
-            raise ShapeError(f"{where}: {key}: expected {B} rows, got {len(tensor)}")
+        n_rows = len(tensor) if tensor.dim() else "a number"
+        if n_rows != B:
+            raise ShapeError(f"{where}: {key}: expected {B} rows, got {n_rows}")
         if tensor.dtype != first[key].dtype:
             raise DtypeMismatchError(
                 f"{where}: {key}: expected {first[key].dtype}, as in step 0, got {tensor.dtype}"
@@ -289,9 +291,10 @@ class RL_Agent_CheckDevice(RL_Agent):
         _check(self._device, "call", state=state, observation=observation, history=history)
         if not self._has_parameters_there:
             self._check_parameters("call")
-        action, new_state = self._agent(state, observation, agent_info, history)
-        _check(self._device, "call", action=action, new_state=new_state)
-        return action, new_state
+        answer = self._agent(state, observation, agent_info, history)
+        if isinstance(answer, tuple):  # What else it may be is not looked at here.
+            _check(self._device, "call", **dict(zip(("action", "new_state"), answer, strict=False)))
+        return answer
 
     def update(self, info: Any) -> None:
         """Updates the agent, then checks its parameters."""

@@ -185,6 +185,7 @@ class RL_Batcher:
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
         self._workers: list[Any] = []
+        self._stats: list[dict[str, float]] = [{} for _ in range(max(n_processes, 1))]
         # Runs at the latest when the interpreter ends; holds the list, not the batcher.
         self._stop = weakref.finalize(self, _stop_workers, self._workers, _CLOSE_GRACE_S)
         try:
@@ -202,20 +203,19 @@ class RL_Batcher:
             for number, recipe in enumerate(recipes):
                 self._workers.append(RemoteWorker(recipe, number))
         ready: list[Ready] = self._gather(self._timeout)
-        self._n_envs = [worker.n_envs for worker in ready]
-        if len(set(self._n_envs)) > 1:  # They would be given seeds that repeat.
+        n_envs = [worker.n_envs for worker in ready]
+        if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
             raise EnvContractError(
-                f"create_env: expected as many environments in every process, got {self._n_envs}"
+                f"create_env: expected as many environments in every process, got {n_envs}"
             )
-        self._firsts = [sum(self._n_envs[:number]) for number in range(len(ready))]
+        self._parts = [range(k * n_envs[0], (k + 1) * n_envs[0]) for k in range(len(ready))]
         self._autoreset = ready[0].autoreset
-        self._stats: list[dict[str, float]] = [{} for _ in ready]
-        for worker, first in zip(self._workers, self._firsts, strict=True):
-            worker.first_env = first
+        for worker, part in zip(self._workers, self._parts, strict=True):
+            worker.first_env = part.start
 
     def n_elems(self) -> int:
         """Returns the number of environments over all processes."""
-        return sum(self._n_envs)
+        return self._parts[-1].stop
 
     def device(self) -> torch.device:
         """Returns where trajectories are stored."""
@@ -241,9 +241,9 @@ class RL_Batcher:
         self._expect(_State.NEW, _State.IDLE, to="reset")
         infos = [self._rows("agent_info", agent_info), self._rows("env_info", env_info)]
         packed = []
-        for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
-            rows = (info.slice(first, first + n).clone() for info in infos)
-            packed.append(worker.pack(Command.RESET, *rows, first))
+        for worker, part in zip(self._workers, self._parts, strict=True):
+            rows = (info.slice(part.start, part.stop).clone() for info in infos)
+            packed.append(worker.pack(Command.RESET, *rows, part.start))
         replies = self._ask(Command.RESET, packed, self._timeout)
         self._n_running = sum(reply.n_running for reply in replies)
         self._state = _State.IDLE
@@ -272,8 +272,8 @@ class RL_Batcher:
         self._replies = [None] * len(self._workers)
         try:
             self._finish_reading()
-            for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
-                rows = None if info is None else info.slice(first, first + n).clone()
+            for worker, part in zip(self._workers, self._parts, strict=True):
+                rows = None if info is None else info.slice(part.start, part.stop).clone()
                 worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows))
             self._state = _State.EXECUTING
             if self._store is None:
@@ -411,7 +411,6 @@ class RL_Batcher:
         except BaseException:
             self._fail()
             raise
-        self._stats = [reply.stats for reply in replies]
         return replies
 
     def _gather(self, timeout: float | None) -> list[Any]:
@@ -431,7 +430,6 @@ class RL_Batcher:
         except WorkerError:
             self._fail()
             raise
-        self._stats = [reply.stats for reply in self._replies]
         return True
 
     def _poll_into(self, messages: list[Any], timeout: float | None) -> None:
@@ -441,6 +439,8 @@ class RL_Batcher:
             for number, worker in enumerate(self._workers):
                 if messages[number] is None:
                     messages[number] = worker.poll()
+                    if isinstance(messages[number], Done):
+                        self._stats[number] = messages[number].stats
             waiting = [w for w, m in zip(self._workers, messages, strict=True) if m is None]
             if not waiting:
                 return
@@ -485,8 +485,8 @@ class RL_Batcher:
         else:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
-        for worker, first, n in zip(self._workers, self._firsts, self._n_envs, strict=True):
-            place = (self.n_elems(), self._n_timesteps, first, n, n_bytes)
+        for worker, part in zip(self._workers, self._parts, strict=True):
+            place = (self.n_elems(), self._n_timesteps, part.start, len(part), n_bytes)
             worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
         if descriptor is not None:
             os.close(descriptor)

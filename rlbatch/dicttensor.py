@@ -231,6 +231,12 @@ class DictTensor(NamedTensors):
     def _flatten(self) -> tuple[list[Any], list[str]]:
         return list(self.variables.values()), list(self.variables)
 
+    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], list[str]]:
+        named: list[Any] = [
+            (pytree.MappingKey(key), tensor) for key, tensor in self.variables.items()
+        ]
+        return named, list(self.variables)
+
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> DictTensor:
         return cls.unchecked(dict(zip(keys, leaves, strict=True)))
@@ -463,6 +469,12 @@ class TemporalDictTensor(NamedTensors):
     def _flatten(self) -> tuple[list[Any], list[str]]:
         return [self.lengths, *self.variables.values()], list(self.variables)
 
+    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], list[str]]:
+        named: list[Any] = [
+            (pytree.MappingKey(key), tensor) for key, tensor in self.variables.items()
+        ]
+        return [(pytree.GetAttrKey("lengths"), self.lengths), *named], list(self.variables)
+
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> TemporalDictTensor:
         lengths, *values = leaves
@@ -579,6 +591,9 @@ class Trajectories:
     def _flatten(self) -> tuple[list[Any], None]:
         return [self.info, self.trajectories], None
 
+    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
+        return [(pytree.GetAttrKey(k), getattr(self, k)) for k in ("info", "trajectories")], None
+
     @classmethod
     def _unflatten(cls, children: Iterable[Any], _: None) -> Trajectories:
         new = cls.__new__(cls)
@@ -590,7 +605,11 @@ class Trajectories:
 # transformation may put anything in the place of the leaves.
 for _type in (DictTensor, TemporalDictTensor, Trajectories):
     pytree.register_pytree_node(
-        _type, _type._flatten, _type._unflatten, serialized_type_name=f"rlbatch.{_type.__name__}"
+        _type,
+        _type._flatten,
+        _type._unflatten,
+        serialized_type_name=f"rlbatch.{_type.__name__}",
+        flatten_with_keys_fn=_type._flatten_with_keys,
     )
 # `torch.load` reads what `torch.save` has written of them, without `weights_only=False`.
 torch.serialization.add_safe_globals([DictTensor, TemporalDictTensor, Trajectories])

@@ -117,6 +117,8 @@ def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tens
             raise DeviceMismatchError(name, frames.device, tensor.device)
     if before.dtype != frames.dtype:
         raise DtypeMismatchError(f"frames before: expected {frames.dtype}, got {before.dtype}")
+    if initial_state.dtype != torch.bool:  # The complement of a number is another number.
+        raise DtypeMismatchError(f"initial_state: expected torch.bool, got {initial_state.dtype}")
     if initial_state.shape != frames.shape[:2]:
         expected, found = tuple(frames.shape[:2]), tuple(initial_state.shape)
         raise ShapeError(f"initial_state: expected {expected}, got {found}")

@@ -21,6 +21,7 @@ from rlbatch import (
     replay_agent_stateless,
 )
 from rlbatch.envs import DeviceEnv
+from tests.batchers import LENGTHS, CountingAgent, make_batcher
 from tests.helpers import CountingEnv
 
 CPU, META = torch.device("cpu"), torch.device("meta")
@@ -482,3 +483,53 @@ def test_stored_infos_are_where_the_trajectories_are():
     batch.info.set("agent_info/e", torch.zeros(2))
     found = RL_Agent_CheckDevice(Whole(), "cpu", info_device="meta").replay(batch)
     assert found is batch.trajectories
+
+
+class KeepsItsOutput(CountingAgent):
+    """Has containers of this library among its attributes."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        self.last = super().__call__(state, observation, agent_info)
+        return self.last
+
+    def update(self, info):
+        pass
+
+
+def test_an_agent_that_keeps_a_container_can_be_checked():
+    with make_batcher(
+        create_agent=lambda: RL_Agent_CheckDevice(KeepsItsOutput(), "cpu")
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.update({})
+        assert batcher.get()[0].n_elems() == len(LENGTHS)
+
+
+class ReturnsOne(CountingAgent):
+    """Returns its action, of two keys, alone."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        action, _ = super().__call__(state, observation, agent_info)
+        return action.get(["action", "count"])
+
+
+@pytest.mark.parametrize("wrap", [lambda agent: agent, lambda a: RL_Agent_CheckDevice(a, "cpu")])
+def test_what_is_no_pair_is_named_whether_checked_or_not(wrap):
+    with make_batcher(create_agent=lambda: wrap(ReturnsOne())) as batcher:
+        batcher.reset()
+        with pytest.raises(TypeError, match=r"expected a pair .*, got DictTensor"):
+            batcher.execute()
+
+
+def test_a_replay_that_returns_numbers_is_refused():
+    class ReturnsNumbers(CountingAgent):
+        def call_replay(self, trajectories, t, state):
+            return DictTensor({"value": torch.tensor(1.0)}), DictTensor()
+
+    with make_batcher() as batcher:
+        batcher.reset()
+        batcher.execute()
+        trajectories, _ = batcher.get()
+    with pytest.raises(ShapeError, match="value: expected 8 rows, got a number"):
+        replay_agent(ReturnsNumbers(), trajectories)

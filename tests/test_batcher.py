@@ -562,3 +562,18 @@ def test_stats_are_the_callers():
         batcher.reset()
         batcher.stats()[0]["n_steps"] = 7
         assert batcher.stats()[0]["n_steps"] == 0
+
+
+def test_stats_never_go_back():
+    class Updated(CountingAgent):
+        def update(self, info):
+            pass
+
+    with make_batcher(1, create_agent=Updated) as batcher:
+        batcher.reset()
+        batcher.execute()
+        time.sleep(0.3)  # In which the worker waits.
+        batcher.update({})
+        waited = batcher.stats()[0]["wait_s"]
+        batcher.get()
+        assert batcher.stats()[0]["wait_s"] >= waited > 0.1

@@ -13,6 +13,7 @@ from rlbatch import (
     RL_Agent,
     ShapeError,
     SharedMemoryError,
+    WorkerError,
 )
 from rlbatch._memory import _cgroup_available, free_memory
 from rlbatch.envs import DeviceEnv
@@ -346,3 +347,82 @@ def test_a_key_that_comes_only_after_a_step_is_refused():
         batcher.reset()
         with pytest.raises(KeyMismatchError, match="_observation.*more"):
             batcher.execute()
+
+
+def acquire(batcher):
+    batcher.execute()
+    return batcher.get()
+
+
+class RowsForever(CountingAgent):
+    """Returns a state of all environments, also of those whose episode has ended."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        action, _ = super().__call__(state, observation, agent_info)
+        return action, DictTensor({"count": torch.arange(len(LENGTHS))})
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_state_with_rows_of_environments_that_have_ended_is_refused(n_processes):
+    """Which rows are whose could not be told; some would get another's memory."""
+    with make_batcher(n_processes, n_timesteps=9, create_agent=RowsForever) as batcher:
+        batcher.reset()
+        error = ShapeError if n_processes == 0 else WorkerError
+        with pytest.raises(error, match="agent.__call__: new state: expected 7 rows, got 8"):
+            acquire(batcher)
+
+
+class ChangesItsReward(CountingEnv):
+    """Returns float64 from the third step on."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        if self.count[0] == 3:
+            after = after.clone()
+            after.set("reward", after["reward"].double())
+        return (after, ran), (following, running)
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_an_environment_that_changes_a_dtype_is_refused(autoreset):
+    with make_batcher(
+        create_env=lambda seed: ChangesItsReward([8, 9], autoreset), env_args={}
+    ) as b:
+        b.reset()
+        with pytest.raises(DtypeMismatchError, match="_observation/reward: expected torch.float32"):
+            b.execute()
+
+
+class RowTooMany(CountingEnv):
+    """Observes two environments when one runs."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        return (after if len(ran) > 1 else after.index([0, 0]), ran), (following, running)
+
+
+def test_an_environment_that_returns_a_row_too_many_is_refused():
+    with make_batcher(create_env=lambda seed: RowTooMany([1, 3]), env_args={}) as batcher:
+        batcher.reset()
+        with pytest.raises(ShapeError, match="storage: _observation/.*: expected .* got"):
+            batcher.execute()
+
+
+@pytest.mark.parametrize("name", ["create", "seed"])
+def test_an_agent_that_can_not_be_made_closes_the_environment(name):
+    made = []
+
+    def create_env(seed):
+        made.append(CountingEnv([3]))
+        return made[0]
+
+    def create_agent():
+        agent = CountingAgent()
+        if name == "create":
+            raise ValueError("no agent")
+        agent.seed = None
+        return agent
+
+    with pytest.raises((ValueError, TypeError)):
+        make_batcher(create_env=create_env, env_args={}, create_agent=create_agent, agent_seeds=0)
+    assert made[0].closed

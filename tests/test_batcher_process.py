@@ -1,15 +1,19 @@
 """The processes that a batcher starts: their streams, flags and priority, and reads that break."""
 
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from rlbatch import RL_Batcher, WorkerError
+from rlbatch._remote import dumps
 from tests.batchers import CountingAgent, make_batcher
+from tests.containers import DTYPES
 from tests.helpers import CountingEnv
 
 ROOT = str(Path(__file__).parents[1])
@@ -153,3 +157,40 @@ def test_descriptors_are_closed_where_a_process_can_not_be_started(monkeypatch):
     with pytest.raises(FileNotFoundError):
         RL_Batcher(3, CountingAgent, {}, lambda seed: CountingEnv([4]), {}, 2, seeds=0)
     assert set(os.listdir("/proc/self/fd")) <= before
+
+
+class Wide(torch.Tensor):
+    """A tensor of a class of its own."""
+
+
+def sent(value):
+    """What arrives of a value in a process."""
+    return pickle.loads(dumps(value, torch.device("cpu")))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_tensors_reach_a_process_as_they_are(dtype):
+    whole = torch.arange(12).reshape(3, 4).to(dtype)
+    for tensor in (whole, whole[1], whole.t(), whole[:0], whole[0, 0]):
+        found = sent({"w": tensor})["w"]
+        assert found.dtype == dtype
+        assert found.shape == tensor.shape
+        assert torch.equal(found, tensor)
+    found.fill_(0)  # Its memory can be written to.
+
+
+def test_what_is_more_than_numbers_reaches_a_process_too():
+    weight = torch.nn.Parameter(torch.ones(2))
+    learns = torch.zeros(3, requires_grad=True)
+    both = sent([weight, learns, weight, torch.ones(2, dtype=torch.complex64).conj()])
+    assert type(both[0]) is torch.nn.Parameter
+    assert both[0] is both[2]
+    assert both[0].requires_grad
+    assert both[1].requires_grad
+    assert torch.equal(both[3], torch.ones(2, dtype=torch.complex64))
+    assert type(sent(torch.ones(2).as_subclass(Wide))) is Wide
+    assert torch.equal(sent(torch.eye(3).to_sparse()).to_dense(), torch.eye(3))
+
+
+def test_a_part_of_a_tensor_reaches_a_process_without_the_rest():
+    assert len(dumps(torch.zeros(1000, 1000)[0], torch.device("cpu"))) < 10_000

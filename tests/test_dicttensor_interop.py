@@ -37,6 +37,23 @@ def test_tree_map_reaches_every_tensor(kind):
         assert torch.equal(tensor, named(container)[name] * 2)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_of_a_tree_have_names(kind):
+    container = make(kind)
+    parts = {
+        tuple(getattr(step, "key", getattr(step, "name", None)) for step in path): leaf
+        for path, leaf in pytree.tree_flatten_with_path(container)[0]
+    }
+    expected = {tuple(name.split(".")): tensor for name, tensor in named(container).items()}
+    assert len(parts) == len(expected)
+    assert {id(leaf) for leaf in parts.values()} == {id(tensor) for tensor in expected.values()}
+    for path, leaf in parts.items():
+        found = container
+        for step in path:
+            found = getattr(found, step) if hasattr(found, step) else found[step]
+        assert found is leaf
+
+
 def test_tree_map_takes_lengths_for_a_leaf():
     container = make(TemporalDictTensor)
     assert pytree.tree_map(lambda tensor: tensor + 1, container.get([])).lengths.tolist() == [

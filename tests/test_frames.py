@@ -87,6 +87,8 @@ def test_shapes_that_do_not_fit():
         stack_frames(frames, begins, torch.zeros(3, 3, 4))
     with pytest.raises(DtypeMismatchError, match="float32"):
         stack_frames(frames, begins, torch.zeros(2, 3, 4, dtype=torch.uint8))
+    with pytest.raises(DtypeMismatchError, match="initial_state: expected torch.bool, got .*uint8"):
+        stack_frames(frames, begins.byte(), torch.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match="initial_state"):
         stack_frames(frames, begins[:, :4], torch.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match="initial_state"):

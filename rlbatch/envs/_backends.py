@@ -235,6 +235,7 @@ class Vector:
         _check("reward", _REWARD, reward, (self.n_envs,))
         _check("terminated", _FLAG, terminated, (self.n_envs,))
         _check("truncated", _FLAG, truncated, (self.n_envs,))
+        terminated, truncated = terminated.astype(np.bool_), truncated.astype(np.bool_)
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP:

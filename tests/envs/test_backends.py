@@ -526,3 +526,27 @@ def test_a_number_that_the_space_can_not_hold_is_refused():
 
     with pytest.raises(DtypeMismatchError, match="from -128 to 127"):
         GymEnv([Overflows()]).reset()
+
+
+class FlagsOfNumbers(OwnVector):
+    """Ends episodes with 0 and 1, as vector environments of others may."""
+
+    def __init__(self, dtype):
+        super().__init__(nested=False)
+        self.dtype, self.metadata = dtype, {"autoreset_mode": AutoresetMode.DISABLED}
+
+    def step(self, batch):
+        frame, reward, done, truncated, _ = super().step(batch)
+        return frame, reward, done.astype(self.dtype), truncated.astype(self.dtype), {}
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_numbers_that_say_that_an_episode_has_ended_are_flags(dtype):
+    env = GymEnv(FlagsOfNumbers(dtype))
+    env.reset()
+    action = DictTensor({"action": torch.full((2, 1), 5.0, dtype=torch.float64)})
+    env.step(action)
+    (after, _), (following, running) = env.step(action)
+    assert after["terminated"].tolist() == after["done"].tolist() == [True, False]
+    assert running.tolist() == [1]
+    assert following.n_elems() == 1

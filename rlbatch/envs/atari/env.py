@@ -163,7 +163,7 @@ class AtariEnv(VecEnv):
                 raise DtypeMismatchError(
                     f"env_info: seed: expected integers, got {env_info['seed'].dtype}"
                 )
-            lowest = env_info["seed"] & 0xFFFFFFFF
+            lowest = env_info["seed"].long() & 0xFFFFFFFF
             seeds = self._seeds = _seeds(lowest.tolist(), self.n_envs())
             self._n_resets = 0
         observation = self._steps.reset(seeds)

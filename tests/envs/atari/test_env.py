@@ -479,6 +479,16 @@ def test_rejects_what_makes_no_sense(arguments, error, message):
         AtariEnv(**{"game": "pong", "n_envs": 2, **arguments})
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.int32])
+def test_the_lowest_32_bits_of_a_seed_count_whatever_its_dtype(dtype):
+    seeds = []
+    for numbers in (torch.tensor([-1, 3], dtype=dtype), torch.tensor([2**32 - 1, 3])):
+        env = AtariEnv("breakout", 2, seed=0)
+        env.reset(DictTensor({"seed": numbers}))
+        seeds.append(env._seeds.tolist())
+    assert seeds[0] == seeds[1] == [2**32 - 1, 3]
+
+
 def test_seeds_of_a_reset_are_those_of_a_new_environment():
     env_info = DictTensor({"seed": torch.tensor([7 + 2**40, 2**32 - 1])})
     action = DictTensor({"action": torch.tensor([2, 3])})
