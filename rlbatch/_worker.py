@@ -186,11 +186,14 @@ class Worker:
         """Starts episodes in all environments; the agent's state follows at the first step.
 
         Raises:
-            EnvContractError: Not all of them run.
+            EnvContractError: Not all of them run, or what it returns is no pair.
             DeviceMismatchError: The observation is not on the batcher's device.
         """
         started = time.perf_counter()
-        self._observation, self._running = self.env.reset(env_info)
+        answer = self.env.reset(env_info)
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise EnvContractError(f"env.reset: expected (observation, running), got {answer!r}")
+        self._observation, self._running = answer
         self.stats["env_s"] += time.perf_counter() - started
         device = self._recipe.device
         _check_device("env.reset", device, observation=self._observation, running=self._running)
@@ -257,7 +260,7 @@ class Worker:
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        versions = _versions(observation) if self._slots is None else {}
+        versions = _versions(observation) if t == 0 else {}  # It takes its time.
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if not _is_answer(answer):
             _refuse_answer(answer)
@@ -274,7 +277,7 @@ class Worker:
             stepped = time.perf_counter()
             self._slots.write_action(t, action)
         else:
-            (after, _), (following, running) = self.env.step(action)
+            (after, _), (following, running) = _two_pairs(self.env.step(action))
             stepped = time.perf_counter()
             state = self._store(t, action, state, after, following, running)
         self._observation, self._state = following, state
@@ -414,6 +417,17 @@ def _refuse_answer(answer: Any) -> None:
 def _check_is_dicttensor(stage: str, name: str, value: Any) -> None:
     if not isinstance(value, DictTensor):
         raise TypeError(f"{stage}: {name}: expected a DictTensor, got {value!r}")
+
+
+def _two_pairs(answer: Any) -> Any:
+    try:
+        (after, ran), (following, running) = answer
+    except (TypeError, ValueError):
+        raise EnvContractError(
+            "env.step: expected ((observation, running), (observation, running)), after the action "
+            f"and to act on next, got {answer!r}"
+        ) from None
+    return (after, ran), (following, running)
 
 
 def _versions(tensors: DictTensor) -> dict[str, int]:

@@ -65,7 +65,8 @@ def stack_frames(
 
     Returns:
         [B, T, k, ...]: as from an environment with `stack_num=k`; frames of an earlier episode
-        are 0.
+        are 0. What came after each step is `torch.cat([stacks[:, :, 1:], following], 2)`, with
+        `_observation/frame` [B, T, 1, ...] as `following`.
 
     Raises:
         ShapeError: The shapes do not fit.

@@ -169,7 +169,8 @@ def gae(  # noqa: PLR0913
     `A[t] = delta[t] + discount * lambda_ * A[t + 1]` inside an episode, with
     `delta[t] = reward[t] + discount * value_tp1[t] - value_t[t]`, where a terminated step
     has no value after it. `A[t] + value_t[t]` is the TD(lambda) target of the value.
-    Differentiable in all floats; detach what should be a constant.
+    Differentiable in all floats. A critic is to be trained towards `A + value_t` as a constant:
+    the square of an `A` with gradients also moves the values of all later steps.
 
     Args:
         reward: [B, T] float. `reward[b, t]` follows the action taken at `t`.

@@ -426,3 +426,57 @@ def test_an_agent_that_can_not_be_made_closes_the_environment(name):
     with pytest.raises((ValueError, TypeError)):
         make_batcher(create_env=create_env, env_args={}, create_agent=create_agent, agent_seeds=0)
     assert made[0].closed
+
+
+class StepsOnce(CountingEnv):
+    def step(self, action):
+        return super().step(action)[0]
+
+
+class StepsLikeGymnasium(CountingEnv):
+    def step(self, action):
+        (after, _), _ = super().step(action)
+        return after, after["reward"], after["terminated"], after["truncated"], {}
+
+
+class ResetsAlone(CountingEnv):
+    def reset(self, env_info=None):
+        return super().reset(env_info)[0]
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (StepsOnce, r"env.step: expected \(\(observation, running\), .*, got"),
+        (StepsLikeGymnasium, r"env.step: expected \(\(observation, running\), .*, got"),
+        (ResetsAlone, r"env.reset: expected \(observation, running\), got"),
+    ],
+)
+def test_an_environment_that_returns_another_form_is_named(env, message):
+    with make_batcher(create_env=lambda seed: env([3, 4]), env_args={}) as batcher:
+        with pytest.raises(EnvContractError, match=message):
+            acquire_anew(batcher)
+
+
+def acquire_anew(batcher):
+    batcher.reset()
+    return acquire(batcher)
+
+
+class ChangesLater(CountingAgent):
+    """Changes its observation in place, from the second slot on."""
+
+    n_calls = 0
+
+    def __call__(self, state, observation, agent_info, history=None):
+        self.n_calls += 1
+        if self.n_calls > 4:
+            observation["frame"].add_(1)
+        return super().__call__(state, observation, agent_info)
+
+
+def test_an_agent_that_changes_its_observation_later_is_noticed():
+    with make_batcher(create_agent=ChangesLater, lengths=[20, 20]) as batcher:
+        acquire_anew(batcher)
+        with pytest.raises(ValueError, match="observation/frame: expected it to be left as it is"):
+            batcher.execute()

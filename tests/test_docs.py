@@ -77,9 +77,10 @@ def scripts_of(text: str) -> Iterator[tuple[Block, str]]:
         yield block, expected
 
 
-def run_page(name: str, text: str, with_gpu: bool) -> int:
-    """Executes a page; returns how many blocks were."""
-    namespace: dict[str, Any] = {"__name__": "__main__"}  # As in a script: pickled by value.
+def run_page(name: str, text: str, with_gpu: bool, namespace: dict[str, Any] | None = None) -> int:
+    """Executes a page, in a namespace if there is one; returns how many blocks were."""
+    namespace = {} if namespace is None else namespace
+    namespace["__name__"] = "__main__"  # As in a script: pickled by value.
     n_executed = 0
     for block, expected in scripts_of(text):
         if block.needs_gpu and not with_gpu:
@@ -94,7 +95,13 @@ def run_page(name: str, text: str, with_gpu: bool) -> int:
     return n_executed
 
 
-WITH_CODE = sorted(PAGES.keys() - PROSE)
+WITH_CODE = sorted(PAGES.keys() - PROSE - {"README.md"})
+
+
+def test_the_script_of_the_readme_learns():
+    namespace: dict[str, Any] = {}
+    assert run_page("README.md", PAGES["README.md"].read_text(), False, namespace) == 1
+    assert namespace["trajectories"].trajectories.lengths.float().mean() > 200
 
 
 @pytest.mark.parametrize("name", WITH_CODE)
