@@ -27,6 +27,7 @@ import statistics
 import tempfile
 import time
 import traceback
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -50,8 +51,10 @@ class Config:
     parts: tuple[Literal["games", "sweep", "kernels"], ...] = ("games", "sweep", "kernels")
     """`games`: all games with observations; `sweep`: uses and numbers of environments; `kernels`:
     what is beside that."""
-    games: tuple[str, ...] = tuple(GAMES)
-    """Which games, with observations, at `n_envs`."""
+    games: tuple[str, ...] = tuple(sorted(GAMES, key=lambda name: zlib.crc32(name.encode())))
+    """Which games, with observations, at `n_envs`; in an order such that any part is a sample."""
+    part: str = "1/1"
+    """Of the games, such as the second half, 2/2."""
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
@@ -217,7 +220,8 @@ def over_games(report: Report, figures: dict[tuple[str, str, int], float], confi
         found = [fps for (of, _, n), fps in figures.items() if (of, n) == (use, config.n_envs)]
         report.figure(f"n_games/{use}/{config.n_envs}", len(found))
         for name, over in (("geomean", geomean), ("min", min)):
-            report.figure(f"{name}/{use}/{config.n_envs}", over(found) if found else None)
+            if found:
+                report.figure(f"{name}/{use}/{config.n_envs}", over(found))
 
 
 def kernels(config: Config, report: Report) -> None:
@@ -234,11 +238,17 @@ def kernels(config: Config, report: Report) -> None:
         measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
 
 
+def part_of(config: Config) -> tuple[str, ...]:
+    """Returns the games of a part."""
+    number, n_parts = map(int, config.part.split("/"))
+    return config.games[number - 1 :: n_parts]
+
+
 def cases_of(config: Config) -> list[tuple[str, str, int]]:
     """Returns the uses, games and numbers of environments to measure; those of all games first."""
     cases = []
     if "games" in config.parts:
-        cases += [("observations", game, config.n_envs) for game in config.games]
+        cases += [("observations", game, config.n_envs) for game in part_of(config)]
     if "sweep" in config.parts:
         cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
         cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
@@ -246,7 +256,11 @@ def cases_of(config: Config) -> list[tuple[str, str, int]]:
 
 
 def main(config: Config) -> None:
-    """Measures, prints a table and, last, one JSON object."""
+    """Measures, prints a table and, last, one JSON object.
+
+    Raises:
+        SystemExit: Something could not be measured.
+    """
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
     cases = cases_of(config)
     figures: dict[tuple[str, str, int], float] = {}
@@ -263,11 +277,16 @@ def main(config: Config) -> None:
             kernels(config, report)
     except KeyboardInterrupt:
         print("interrupted")
+    except Exception:  # What has been measured is to be reported.
+        traceback.print_exc()
+        report.figure("failed", None)
     over_games(report, figures, config)
     if "games" in config.parts:
         done = {game for use, game, n in figures if (use, n) == ("observations", config.n_envs)}
-        report.figure("not_reached", [game for game in config.games if game not in done])
+        report.figure("not_reached", [game for game in part_of(config) if game not in done])
     report.finish(config.out)
+    if report.missing():
+        raise SystemExit(f"expected a figure of every measurement, got none of {report.missing()}")
 
 
 if __name__ == "__main__":

@@ -52,7 +52,8 @@ def main(options: Options) -> None:
     """Trains once per seed, prints a table and, last, one JSON object."""
     module = import_module(f"algos.{options.algorithm}.train")
     columns = ["seed", "return", "deviation", "steps", "iterations", "seconds"]
-    report = Report(options.algorithm, columns)
+    used = parse(module.Config, options.algorithm, shlex.split(options.options))
+    report = Report(options.algorithm, columns, used.device)
     report.figure("env_id", options.env_id)
     report.figure("options", options.options)
     seconds, n_solved = [], 0

@@ -88,6 +88,10 @@ class Report:
             raise ValueError(f"{key}: expected a new key, got one that is taken")
         self._figures[key] = value
 
+    def missing(self) -> list[str]:
+        """Returns the keys of the figures that could not be measured."""
+        return [key for key, value in self._figures.items() if value is None]
+
     def finish(self, out: str | Path | None = None) -> None:
         """Prints the table and, as the last line, the JSON object.
 

@@ -44,7 +44,7 @@ def _machine() -> dict:
         "packages": {
             dist.name: dist.version
             for dist in importlib.metadata.distributions()
-            if dist.name in ("numpy", "pytest", "gymnasium") or dist.name.startswith("cupy")
+            if (dist.name or "").startswith(("numpy", "pytest", "gymnasium", "cupy"))
         },
     }
 
@@ -52,9 +52,11 @@ def _machine() -> dict:
 def _step(out: Path, steps: Path, name: str, code: str, start: str, end: str) -> dict:
     result: dict = {
         "name": name,
-        "exit_code": int(code),
+        "exit_code": int(code) if code.isdigit() else None,
         "seconds": round(float(end) - float(start), 2),
     }
+    if not code.isdigit():
+        return {**result, "problem": code}
     if name == "gpu_tests":
         result["tests"] = _tests(out / "gpu_tests.xml")
         empty = "" if result["tests"].get("passed") else "no test passed"
