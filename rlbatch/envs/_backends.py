@@ -235,7 +235,9 @@ class Vector:
         _check("reward", _REWARD, reward, (self.n_envs,))
         _check("terminated", _FLAG, terminated, (self.n_envs,))
         _check("truncated", _FLAG, truncated, (self.n_envs,))
-        terminated, truncated = terminated.astype(np.bool_), truncated.astype(np.bool_)
+        terminated, truncated = (
+            one.astype(np.bool_, copy=False) for one in (terminated, truncated)
+        )
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP:

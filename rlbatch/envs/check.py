@@ -25,6 +25,7 @@ _DTYPES = {
     "episode_return": torch.float32,
     "episode_length": torch.int64,
 }
+_ENOUGH = 5  # Ends of episodes, to suspect something of all of them.
 
 
 class CheckReport(NamedTuple):
@@ -49,7 +50,8 @@ def check_env(
     """Walks through the contract of `VecEnv` with random actions.
 
     The environment is reset, stepped, and reset again; it is not closed. What can not be seen
-    from outside is not checked: whether a terminal observation is the true one, and seeds.
+    from outside is not checked: whether a terminal observation is the true one, and seeds. It is
+    suspected, and logged as a warning, where each is equal to what the next episode begins with.
 
     Args:
         env: The environment.
@@ -77,6 +79,12 @@ def check_env(
     walk.reset(DictTensor())
     if not walk.n_terminated + walk.n_truncated:
         logger.warning("check_env: no episode ended in %d steps; take more", n_steps)
+    if _ENOUGH <= walk.n_begun == walk.n_begun_alike:
+        logger.warning(
+            "check_env: each of %d episodes began with the observation that the one before ended "
+            "with; is that the true terminal observation?",
+            walk.n_begun,
+        )
     return CheckReport(n_steps, walk.n_terminated, walk.n_truncated)
 
 
@@ -98,6 +106,7 @@ class _Walk:
         self.everyone = torch.arange(self.n_envs, device="cpu")
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
+        self.n_begun = self.n_begun_alike = 0  # Episodes after another one, in one step.
         self.seen: list[_Seen] = []
         self.reset(None)
 
@@ -234,6 +243,7 @@ class _Walk:
             _expect_equal(following.numbers, self.everyone, clause)
             fresh = done & following.observation["initial_state"]
             self.check_first(following.observation.index(fresh), "step that resets")
+            self.compare_frames(after.observation.index(fresh), following.observation.index(fresh))
             self.length[done], self.total[done], self.late = 0, 0, done & ~fresh
             kept, rows = after.observation.index(~fresh), following.observation.index(~fresh)
         else:
@@ -243,6 +253,16 @@ class _Walk:
         for key, tensor in kept.items():
             clause = f"step: both pairs have the same {key}, except for a first observation"
             _expect_equal(rows[key], tensor, clause)
+
+    def compare_frames(self, last: DictTensor, first: DictTensor) -> None:
+        """Counts the episodes whose first frame is the last one of the episode before."""
+        alike = torch.ones(last.n_elems(), dtype=torch.bool, device="cpu")
+        for key, tensor in last.items():
+            if key not in _DTYPES and key.split("/")[0] != "last_action":
+                equal = _equal(first[key], tensor)
+                alike &= equal.flatten(1).all(1) if equal.dim() > 1 else equal
+        self.n_begun += len(alike)
+        self.n_begun_alike += int(alike.sum())
 
     def check_refuses_a_step(self) -> None:
         action = self.sample_action(1).index([]).to(self.device)

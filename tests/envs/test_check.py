@@ -53,6 +53,26 @@ def test_an_episode_that_ends_in_both_ways_counts_as_terminated():
     assert check_env(Both([CountingGym(length=2)]), n_steps=8) == (8, 4, 0)
 
 
+class ForgetsItsEnds(CountingEnv):
+    """Observes, after the last step of an episode, what the next one begins with."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        after.set("frame", following["frame"].clone())
+        after.set("option", following["option"].clone())
+        return (after, ran), (following, running)
+
+
+def test_a_terminal_observation_that_is_that_of_the_next_episode_is_suspected(caplog):
+    message = "check_env: each of 6 episodes began with the observation that the one before ended"
+    with caplog.at_level(logging.WARNING, logger="rlbatch.envs.check"):
+        check_env(CountingEnv([5], autoreset=True), n_steps=30)
+        check_env(ForgetsItsEnds([8], autoreset=True), n_steps=30)
+        assert caplog.messages == []
+        check_env(ForgetsItsEnds([5], autoreset=True), n_steps=30)
+    assert [one[: len(message)] for one in caplog.messages] == [message]
+
+
 def test_a_check_that_saw_no_episode_end_says_so(caplog):
     with caplog.at_level(logging.WARNING, logger="rlbatch.envs.check"):
         report = check_env(CountingEnv([10]), n_steps=9)
