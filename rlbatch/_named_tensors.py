@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from torch.utils import _pytree as pytree
 
 from rlbatch._checks import check_like, check_same_rows, check_shape
 from rlbatch.errors import (
@@ -361,6 +362,14 @@ def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
     if not missing:
         return tensor
     return torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], dim=1)
+
+
+def flat_with_keys(container: Any) -> tuple[list[tuple[Any, Any]], list[str] | None]:
+    """Returns what a container's `_flatten` does, with the name of each child beside it."""
+    children, keys = container._flatten()
+    attributes = map(pytree.GetAttrKey, type(container).__slots__)
+    names = [*attributes, *map(pytree.MappingKey, keys or ())]
+    return list(zip(names, children, strict=True)), keys
 
 
 def flat_from_nested(tree: Any) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from rlbatch._named_tensors import (
     Index,
     NamedTensors,
     flat_from_nested,
+    flat_with_keys,
     new_tensordict,
     padded,
     put_rows,
@@ -230,12 +231,6 @@ class DictTensor(NamedTensors):
 
     def _flatten(self) -> tuple[list[Any], list[str]]:
         return list(self.variables.values()), list(self.variables)
-
-    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], list[str]]:
-        named: list[Any] = [
-            (pytree.MappingKey(key), tensor) for key, tensor in self.variables.items()
-        ]
-        return named, list(self.variables)
 
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> DictTensor:
@@ -469,12 +464,6 @@ class TemporalDictTensor(NamedTensors):
     def _flatten(self) -> tuple[list[Any], list[str]]:
         return [self.lengths, *self.variables.values()], list(self.variables)
 
-    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], list[str]]:
-        named: list[Any] = [
-            (pytree.MappingKey(key), tensor) for key, tensor in self.variables.items()
-        ]
-        return [(pytree.GetAttrKey("lengths"), self.lengths), *named], list(self.variables)
-
     @classmethod
     def _unflatten(cls, leaves: Iterable[Any], keys: list[str]) -> TemporalDictTensor:
         lengths, *values = leaves
@@ -591,9 +580,6 @@ class Trajectories:
     def _flatten(self) -> tuple[list[Any], None]:
         return [self.info, self.trajectories], None
 
-    def _flatten_with_keys(self) -> tuple[list[tuple[Any, Any]], None]:
-        return [(pytree.GetAttrKey(k), getattr(self, k)) for k in ("info", "trajectories")], None
-
     @classmethod
     def _unflatten(cls, children: Iterable[Any], _: None) -> Trajectories:
         new = cls.__new__(cls)
@@ -604,12 +590,10 @@ class Trajectories:
 # torch.compile, torch.func and friends take the containers. Unflatten does not check: a
 # transformation may put anything in the place of the leaves.
 for _type in (DictTensor, TemporalDictTensor, Trajectories):
+    _name = f"rlbatch.{_type.__name__}"
+    _functions = _type._flatten, _type._unflatten
     pytree.register_pytree_node(
-        _type,
-        _type._flatten,
-        _type._unflatten,
-        serialized_type_name=f"rlbatch.{_type.__name__}",
-        flatten_with_keys_fn=_type._flatten_with_keys,
+        _type, *_functions, serialized_type_name=_name, flatten_with_keys_fn=flat_with_keys
     )
 # `torch.load` reads what `torch.save` has written of them, without `weights_only=False`.
 torch.serialization.add_safe_globals([DictTensor, TemporalDictTensor, Trajectories])

@@ -13,9 +13,8 @@
 // A `Resize` serves any number of images and threads. Colours are planes: three pooled images one
 // after the other, an observation with the channels side by side.
 //
-// `resized_pixel` is the definition. `resized_pixel_of_words` gives the same sooner, for a kernel on
-// CUDA. `observe` is for hosts: with vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless
-// RLB_PORTABLE is defined.
+// `resized_pixel` is the definition, `resized_pixel_of_words` the same sooner, on CUDA. `observe` is for
+// hosts: with vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless RLB_PORTABLE is defined.
 #pragma once
 
 #include "platform.h"
@@ -81,8 +80,7 @@ struct ResizeLanes {
   s16 share[kMaxPairs][kRowPixels][2];
 };
 
-// The columns as a GPU wants them: output i adds the eight pixels of two words, some of which have a
-// share of 0.
+// The columns as a GPU wants them: output i adds the pixels of two words, some with a share of 0.
 struct ResizeWords {
   u32 share[kRowPixels][2];  // A byte per pixel.
   u8 first[kRowPixels];      // The number of the first word in its row.
@@ -91,8 +89,7 @@ struct ResizeWords {
 struct Resize {
   ResizeAxis rows, columns;
   s32 denominator;
-  u8 is_copy, is_block, is_exact_but_ties;
-  u8 has_words;  // 0: the pixels of some output lie too far apart.
+  u8 is_copy, is_block, is_exact_but_ties, has_words;  // The last: all outputs are in `words`.
   u64 inverse;   // Of the denominator, times 2^40 and rounded up.
   ResizeLanes lanes;
   ResizeWords words;
@@ -202,7 +199,7 @@ RLB_FN void build_lanes(const ResizeAxis& columns, ResizeLanes& lanes) {
 RLB_FN bool build_words(const ResizeAxis& columns, ResizeWords& words) {
   bool has_all = true;
   for (s32 i = 0; i < columns.target; ++i) {
-    const s32 last = kRowPixels / 4 - 2, wanted = columns.first[i] / 4, word = wanted < last ? wanted : last;
+    const s32 last = kRowPixels / 4 - 2, own = columns.first[i] / 4, word = own < last ? own : last;
     const s32 offset = columns.first[i] - 4 * word;
     words.first[i] = static_cast<u8>(word);
     has_all = has_all && offset + columns.count[i] <= 8;
@@ -284,14 +281,13 @@ RLB_FN u8 resized_pixel(const Frames& frames, const Resize& resize, s32 row, s32
 RLB_FN u8 resized_pixel_of_words(const u8* image, const Resize& resize, s32 row, s32 column) {
   const Frames frames{image, nullptr, nullptr};
   if (!resize.is_exact_but_ties || !resize.has_words) return resized_pixel(frames, resize, row, column);
-  const ResizeAxis& rows = resize.rows;
-  const s32 first = rows.first[row] * (kRowPixels / 4) + resize.words.first[column];
+  const s32 first = resize.rows.first[row] * (kRowPixels / 4) + resize.words.first[column];
   const u32 *words = reinterpret_cast<const u32*>(image) + first, *share = resize.words.share[column];
   const u32 denominator = static_cast<u32>(resize.denominator);
   u32 sum = denominator / 2;
-  for (s32 y = 0; y < rows.count[row]; ++y, words += kRowPixels / 4) {
+  for (s32 y = 0; y < resize.rows.count[row]; ++y, words += kRowPixels / 4) {
     const u32 line = dot_product(words[0], share[0], dot_product(words[1], share[1], 0));
-    sum += line * static_cast<u32>(rows.share[rows.start[row] + y]);
+    sum += line * static_cast<u32>(resize.rows.share[resize.rows.start[row] + y]);
   }
   const u32 value = static_cast<u32>(sum * resize.inverse >> 40);
   const bool is_tie = denominator % 2 == 0 && sum == value * denominator;
