@@ -186,6 +186,7 @@ class SlotWriter:
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
+        self._dtypes = [row.dtype for row in self._rows(0)]
         n = len(store.layout.observation)
         self._all, self._observations = slice(None), slice(n)
         self._actions = slice(n, n + len(store.layout.action))
@@ -250,7 +251,12 @@ class SlotWriter:
         values += [action.variables[key] for key in self._action_keys]
         values += [after.variables[key] for key in self._observation_keys]
         if running is None:
-            self._check_values(self._all, values)
+            # Agents are looked at in every step, environments in the first one of each slot; after
+            # that for what would be cast or spread over all rows, which is cheap to see.
+            dtypes = [value.dtype for value in values]
+            is_usual = t > 0 and after.n_elems() == self.n_envs and dtypes == self._dtypes
+            part = self._actions if is_usual else self._all
+            self._check_values(part, values[part])
             torch._foreach_copy_(self._rows(t), values)
             return
         for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
