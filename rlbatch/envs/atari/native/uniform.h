@@ -3,7 +3,7 @@
 // The threads of a warp execute together, wherever they are, and what they wait for most is their own
 // answers: a branch takes as long as ten additions. So there are few branches. What an
 // instruction is, is a row of `kSteps`: which bytes are chosen, which masks applied, which results
-// kept. The next instruction is fetched while one is executed.
+// kept; a branch is a choice of what comes next. The next instruction is fetched while one is executed.
 //
 //   operand (by mode) -> read -> logic, sum and shift to the right -> choice -> write
 //
@@ -103,21 +103,26 @@ struct alignas(16) Steps {
   u32 what;     // `Step`, and numbers.
   u32 chosen;   // Selectors: of the index from the registers; of l from the registers and v.
   u32 kept;     // Selectors: of the registers from them and the result; of the data bus.
-  u32 masks;    // Three of 8 bits; and which bits of the operand's second byte there are.
+  u32 masks;    // Three of 8 bits, or one of flags; and which bits of the operand's second byte there are.
 };
 
 enum Step : u32 {
   kCycles = 15, kLength = 3 << 4, kDoesRead = 1 << 6, kDoesWrite = 1 << 7, kMayCross = 1 << 8,
   kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
   kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
-  kIsOdd = 1 << 17,      // Executed by `execute_odd`: jumps, BIT, PHA, PLA and PHP.
+  kIsOdd = 1 << 17,      // Executed by `execute_odd`: JMP, JSR, RTS, BIT, PHA, PLA and PHP.
   kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
+  kIsBranch = 1 << 19,
+  kBranchesIfSet = 1 << 20,
 };
 constexpr u32 kLengthAt = 4, kCarryAt = 24;  // The carry that goes in, by the one that there is.
 
 constexpr u32 kTake = 0x7770;  // And the number of a byte; the others become 0.
 constexpr u32 kKeepAll = 0x3210;
 enum RegisterByte : u32 { kByteA, kByteX, kByteY, kByteSp, kByteOther, kByteNone };
+
+// The flags that a branch may ask for, in a word of their own; see `Interpreter::is_taken`.
+constexpr u32 kFlagsN = 0x180, kFlagsNotZ = 0xff, kFlagC = 1 << 9, kFlagV = 1 << 10;
 
 struct StepsTable {
   Steps of[256];
@@ -156,7 +161,15 @@ struct StepsTable {
     if (direction == kShiftsLeft) s.what |= kIsSum;
   }
 
-  static constexpr Steps steps_of(const Instruction& i) {
+  // Taken where any of some flags is set, or none.
+  static constexpr void branch(Steps& s, u32 opcode) {
+    constexpr u32 kFlags[] = {kFlagsN, kFlagV, kFlagC, kFlagsNotZ};
+    const bool if_set = opcode >> 5 & 1;
+    s.masks = kFlags[opcode >> 6];
+    s.what |= kIsBranch | ((opcode >> 6 == 3) == if_set ? 0u : u32{kBranchesIfSet});
+  }
+
+  static constexpr Steps steps_of(const Instruction& i, u32 opcode) {
     constexpr u32 kNoCarry = 0, kAlways = 3, kIfSet = 2;  // The carry that goes in.
     constexpr u32 kSums = kSetsNz | kSetsC | kIsAddition, kCompares = kSetsNz | kSetsC;
     if (i.mode == kNoMode) return {kIsUnknown | 1 << kLengthAt, 0, 0, 0};
@@ -213,7 +226,9 @@ struct StepsTable {
       case kClc: sum(s, kByteNone, 0, 0, kNoCarry, kSetsC, kKeepAll); break;
       case kSec: sum(s, kByteNone, 0, 0xff, kAlways, kSetsC, kKeepAll); break;
       case kBit: case kPha: case kPla: case kPhp: case kJsr: case kRts: case kJmp: case kJmpIndirect:
-      case kBranch: s.what |= kIsOdd; break;
+        s.what |= kIsOdd;
+        break;
+      case kBranch: branch(s, opcode); break;
       default: break;
     }
     return s;
@@ -221,7 +236,7 @@ struct StepsTable {
 
   constexpr StepsTable() : of{} {
     const InstructionTable table;
-    for (u32 opcode = 0; opcode < 256; ++opcode) of[opcode] = steps_of(table.of[opcode]);
+    for (u32 opcode = 0; opcode < 256; ++opcode) of[opcode] = steps_of(table.of[opcode], opcode);
   }
 };
 RLB_CONST StepsTable kSteps{};
@@ -265,7 +280,7 @@ RLB_FN void come_near(const u8* rom) {
   block_barrier();
 }
 
-constexpr s32 kMostAtOnce = 4;  // Instructions after which the other threads of the warp get a look in,
+constexpr s32 kMostAtOnce = 8;  // Instructions after which the other threads of the warp get a look in,
 constexpr s32 kMostAlone = 32;  // or where there are none, after which the log may be full.
 
 // The CPU of one thread, in registers: of one without company whose frame nobody sees, or of any.
@@ -296,17 +311,16 @@ struct Interpreter {
   RLB_HOT u32 stacked(s32 by) const { return ram[(sp() + static_cast<u32>(by)) & 0x7f]; }
   RLB_HOT void move_stack(s32 by) { axys += static_cast<u32>(by) << 24; }
 
+  // Whether it is a branch, and taken; without a branch of its own.
+  RLB_HOT bool is_taken(const Steps& s) const {
+    const bool is_set = (nz | c << 9 | v << 10) & s.masks;
+    return ((s.what & kIsBranch) != 0) & (is_set == ((s.what & kBranchesIfSet) != 0));
+  }
+
   // --- What ends a run. ---
 
-  RLB_HOT bool branches(u32 opcode) const {
-    // Bits 7 and 6 say which flag, bit 5 what it must be.
-    const u32 which = opcode >> 6;
-    const u32 flag = which == 0   ? (nz & 0x180) != 0
-                     : which == 1 ? v
-                     : which == 2 ? c
-                                  : static_cast<u32>((nz & 0xff) == 0);
-    return flag == (opcode >> 5 & 1);
-  }
+  // BPL and BNE that may lead to where the timer is read, and BVC and BCC to the same distance.
+  RLB_HOT static bool may_wait(u32 word) { return (word & 0xff3f) == 0xfb10; }
 
   // As in `Bus`.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
@@ -316,14 +330,15 @@ struct Interpreter {
     left -= 2 * turns;
   }
 
-  RLB_HOT void branch(u32 opcode, u32 byte) {
-    if (!branches(opcode)) return;
-    const u32 target = (pc + (byte ^ 0x80) - 0x80) & 0xffff;
+  // A branch that may wait.
+  RLB_HOT void branch(const Steps& s, u32 opcode) {
+    if (!is_taken(s)) return;
+    const u32 target = pc - 5;
     const s32 extra = (target ^ pc) & 0xff00 ? 2 : 1;
     cycles += extra;
     pc = target;
-    const bool may_wait = opcode == 0xd0 || opcode == 0x10;  // BNE, BPL
-    if (may_wait && byte == 0xfb) skip_wait(target, 2 + extra, opcode == 0x10);
+    const bool is_bpl = opcode == 0x10;
+    if (is_bpl || opcode == 0xd0) skip_wait(target, 2 + extra, is_bpl);
   }
 
   RLB_HOT u32 flags() const {
@@ -351,11 +366,11 @@ struct Interpreter {
     const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address = word >> 8 & 0xffff;
     const s32 now = cycles + static_cast<s32>(s.what & kCycles);
     const u32 next = pc + (s.what >> kLengthAt & 3);
-    if ((opcode & 0x1f) == 0x10) {
+    if (s.what & kIsBranch) {
       cycles = now;
       latch = byte;
       pc = next;
-      branch(opcode, byte);
+      branch(s, opcode);
       return true;
     }
     switch (opcode) {
@@ -458,6 +473,11 @@ struct Interpreter {
     log[n_log++] = packed_write(static_cast<u32>(cycles - log_base), reg, static_cast<u8>(value));
   }
 
+  // As one question: each costs a GPU as much as ten additions.
+  RLB_HOT bool is_common(const Steps& s, u32 word) const {
+    return is_plain_code<kKind>(pc) & !(s.what & stops) & !may_wait(word);
+  }
+
   // Executes a few instructions, the last one where another may be told apart by its opcode; returns false
   // where the next one is left to `execute_anywhere`, with nothing of it done.
   RLB_HOT bool run() {
@@ -465,14 +485,16 @@ struct Interpreter {
     Steps s = steps_of(word);
     constexpr s32 kMost = kAlone ? kMostAlone : kMostAtOnce;
     const s32 until = left > kMost ? left - kMost : 0;
-    for (;;) {
+    bool goes_on = is_common(s, word);
+    while (goes_on) {
       --left;
-      if (!is_plain_code<kKind>(pc)) return false;
       const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
-      if (what & stops) return what & kIsOdd && execute_odd(s, word);
 
       // What comes next is read while this is executed.
-      const u32 next_pc = pc + (what >> kLengthAt & 3), next_at = offset_in<kKind>(banks, next_pc);
+      const u32 after = pc + (what >> kLengthAt & 3), target = after + (byte ^ 0x80) - 0x80;
+      const bool branches = is_taken(s);
+      const u32 next_pc = branches ? target : after, next_at = offset_in<kKind>(banks, next_pc);
+      const s32 to_branch = branches ? 1 + static_cast<s32>((target ^ after) >> 8 & 1) : 0;
       const u32 next_low = program()[next_at / 4], next_high = program()[next_at / 4 + 1];
 
       // --- Operand. ---
@@ -488,7 +510,7 @@ struct Interpreter {
       }
       address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
       const u32 crossed = what & kMayCross ? (low + index) >> 8 : 0;
-      const s32 now = cycles + static_cast<s32>((what & kCycles) + crossed);
+      const s32 now = cycles + static_cast<s32>((what & kCycles) + crossed) + to_branch;
       const bool is_ram = (address & 0x1280) == 0x80;
       u8& cell = ram[address & 0x7f];
       u32 value = what & kDoesRead ? cell : byte;
@@ -516,10 +538,13 @@ struct Interpreter {
       latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
       if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
       if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
-      if (left <= until) return true;
       word = next_word;
       s = next;
+      goes_on = (left > until) & is_common(s, word);
     }
+    if (left <= until) return true;
+    --left;
+    return is_plain_code<kKind>(pc) && s.what & (kIsOdd | kIsBranch) && execute_odd(s, word);
   }
 };
 
