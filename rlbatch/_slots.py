@@ -181,6 +181,7 @@ class SlotWriter:
         self.steps = {key: tensor[mine] for key, tensor in store.steps.items()}
         self.info = {key: tensor[mine] for key, tensor in store.info.items()}
         self.lengths = store.lengths[mine]
+        self._longest = 0  # Not asked of the lengths, which the caller may have views of.
         self._observation_keys = store.layout.observation.keys()
         self._action_keys = store.layout.action.keys()
         self._rows_at: dict[int, list[torch.Tensor]] = {}
@@ -193,11 +194,10 @@ class SlotWriter:
 
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
-        # On a GPU the host would wait for the lengths.
-        longest = int(self.lengths.max()) if self.lengths.is_cpu else self.n_timesteps
         self.lengths.zero_()
         for tensor in self.steps.values():
-            tensor[:, :longest].zero_()
+            tensor[:, : self._longest].zero_()
+        self._longest = 0
 
     def write_info(self, running: torch.Tensor | None, info: DictTensor) -> None:
         """Writes what a slot holds once.
@@ -299,6 +299,7 @@ class SlotWriter:
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
         """Says how many steps of some slots, or with None of all, have been written."""
+        self._longest = max(self._longest, length)
         if running is None:
             self.lengths.fill_(length)
         else:

@@ -479,7 +479,7 @@ class LocalWorker:
             # Before CUDA is in use, it is the caller's that would be seeded, when it is.
             if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
-            recipe = recipe._replace(agent_args=_copied(recipe.agent_args))
+            recipe = recipe._replace(agent_args=_copied_args(recipe.agent_args))
             self._worker = Worker(recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
@@ -525,6 +525,24 @@ class LocalWorker:
         finally:
             self._generators = _get_generators(self._device)
             _set_generators(callers)
+
+
+def _copied_args(agent_args: dict[str, Any]) -> dict[str, Any]:
+    """Returns copies.
+
+    Raises:
+        TypeError: One can not be copied; with its name.
+    """
+    try:
+        return _copied(agent_args)
+    except Exception:
+        for key, value in agent_args.items():
+            try:
+                _copied(value)
+            except Exception as error:
+                expected = f"agent_args[{key!r}]: expected something that can be copied"
+                raise TypeError(f"{expected}, got {value!r}: {error}") from error
+        raise
 
 
 def _copied(value: Any) -> Any:

@@ -177,7 +177,8 @@ def replay_agent(
         ValueError: There are no steps to replay.
         TypeError: A step returns no pair, or its output is no DictTensor.
         ShapeError: An output has not one row per trajectory.
-        KeyMismatchError, DtypeMismatchError: An output is not like the one of the first step.
+        KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
+            first step.
     """
     replay = getattr(agent, replay_method_name)
     outputs: list[DictTensor] = []
@@ -190,7 +191,7 @@ def replay_agent(
         answer = replay(trajectories, t, state)
         _check_replayed(f"{replay_method_name}, step {t}", answer, len(lengths), outputs)
         output, state = answer
-        outputs.append(output)
+        outputs.append(output.clone())  # It may share memory with a state that is changed in place.
     stacked = {key: torch.stack([output[key] for output in outputs], dim=1) for key in outputs[0]}
     return TemporalDictTensor(stacked, lengths=lengths.clone())
 
@@ -200,7 +201,7 @@ def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -
 
     Raises:
         TypeError: It is no pair.
-        ShapeError: It has not `B` rows.
+        ShapeError: It has not `B` rows, or they have another shape.
         KeyMismatchError: Its keys are others.
         DtypeMismatchError: So is a dtype.
     """
@@ -213,10 +214,14 @@ def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -
         n_rows = len(tensor) if tensor.dim() else "a number"
         if n_rows != B:
             raise ShapeError(f"{where}: {key}: expected {B} rows, got {n_rows}")
-        if tensor.dtype != first[key].dtype:
+        like = first[key]
+        if tensor.dtype != like.dtype:
             raise DtypeMismatchError(
-                f"{where}: {key}: expected {first[key].dtype}, as in step 0, got {tensor.dtype}"
+                f"{where}: {key}: expected {like.dtype}, as in step 0, got {tensor.dtype}"
             )
+        if tensor.shape != like.shape:
+            expected, found = tuple(like.shape), tuple(tensor.shape)
+            raise ShapeError(f"{where}: {key}: expected {expected}, as in step 0, got {found}")
 
 
 def replay_agent_stateless(

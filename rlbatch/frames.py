@@ -86,7 +86,7 @@ def stack_frames(
     row = torch.cat([before, frames], 1)
     # Episodes are numbered; what comes before the trajectory belongs to its first one.
     episode = initial_state.long().cumsum(1)
-    episode = torch.cat([torch.zeros_like(episode[:, :1]).expand(-1, n_before), episode], 1)
+    episode = torch.cat([episode.new_zeros(len(episode), n_before), episode], 1)
     stacks = torch.stack(_shifts(row, n_steps), 2)
     _forget(stacks, torch.stack(_shifts(episode, n_steps), 2) != episode[:, n_before:, None])
     return stacks
@@ -103,7 +103,8 @@ def _forget(frames: torch.Tensor, is_gone: torch.Tensor) -> None:
     if frames.is_floating_point() or frames.is_complex():
         frames.masked_fill_(is_gone, 0)
     else:
-        frames.mul_(~is_gone)  # Several times as fast on a CPU; but NaN times 0 is not 0.
+        # Several times as fast on a CPU; but NaN times 0 is not 0.
+        frames.mul_((~is_gone).to(frames.dtype))
 
 
 def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tensor) -> None:

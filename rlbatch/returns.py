@@ -89,6 +89,7 @@ def discounted_returns(
         Sutton and Barto, Reinforcement Learning: An Introduction, 2nd ed., eq. 3.9.
     """
     if bootstrap is None:
+        _check_reward(reward)
         bootstrap = torch.zeros_like(reward)
     reward, bootstrap, discount, linked = _prepare(
         {"reward": reward, "bootstrap": bootstrap}, terminated, truncated, discount, mask
@@ -131,7 +132,7 @@ def n_step_returns(  # noqa: PLR0913
         TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
-        ValueError: `n` is below 1, or `discount` is a number outside [0, 1].
+        ValueError: `n` is below 1 or no whole number, or `discount` is a number outside [0, 1].
 
     Example:
         >>> reward, value_tp1 = torch.ones(1, 4), torch.full((1, 4), 8.0)
@@ -143,7 +144,7 @@ def n_step_returns(  # noqa: PLR0913
     Source:
         Sutton and Barto, Reinforcement Learning: An Introduction, 2nd ed., eq. 7.1.
     """
-    if n < 1:
+    if n < 1 or n % 1:
         raise ValueError(f"n: expected 1 or more steps, got {n}")
     reward, value_tp1, discount, linked = _prepare(
         {"reward": reward, "value_tp1": value_tp1}, terminated, truncated, discount, mask

@@ -153,6 +153,11 @@ def test_a_replay_ends_with_the_longest_trajectory():
         ({"v": torch.zeros(2), "w": torch.zeros(2)}, KeyMismatchError, r"step 1: .*\['w'\]"),
         ({"v": torch.zeros(2).long()}, DtypeMismatchError, "step 1: v: expected torch.float32"),
         ({"v": torch.zeros(1)}, ShapeError, "step 1: v: expected 2 rows, got 1"),
+        (
+            {"v": torch.zeros(2, 3)},
+            ShapeError,
+            r"step 1: v: expected \(2,\), as in step 0, got \(2, 3",
+        ),
     ],
 )
 def test_a_replay_whose_output_changes_its_form_is_refused(late, error, match):

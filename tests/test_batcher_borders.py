@@ -33,7 +33,7 @@ class Rewriter(RL_Agent):
         observation.set("frame", observation["frame"] / 10)
         action = torch.zeros(observation.n_elems(), dtype=torch.int64)
         seen = observation["frame"]
-        return DictTensor({"action": action, "n": state["n"].clone(), "seen": seen}), state
+        return DictTensor({"action": action, "n": state["n"], "seen": seen}), state
 
 
 def cart_poles(n_envs, seed):
@@ -54,6 +54,19 @@ def test_an_agent_may_change_what_it_is_given(n_processes, create_env):
             assert torch.equal(steps["action/seen"], steps["observation/frame"] / 10)
             for _ in range(2):  # Also the second time.
                 assert torch.equal(replay_agent(Rewriter(), found)["n"], steps["action/n"])
+
+
+def test_padding_is_zero_though_the_lengths_are_views_that_the_caller_changes():
+    arguments = {"agent_args": {}, "env_args": {}, "n_processes": 0, "seeds": 0}
+    create = {"create_agent": Rewriter, "create_env": lambda seed: CountingEnv([5, 8])}
+    with RL_Batcher(4, **create, **arguments) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get(copy=False)[0].trajectories.lengths.clamp_(max=1)
+        batcher.execute()
+        steps = batcher.get()[0].trajectories
+        assert steps.lengths.tolist() == [1, 4]
+        assert steps["action/n"].tolist() == [[5, 0, 0, 0], [5, 6, 7, 8]]
 
 
 class Scaler(RL_Agent):

@@ -383,6 +383,12 @@ def test_what_can_not_be_pickled_is_named_before_a_process_waits(arguments, name
         make_batcher(1, **arguments)
 
 
+def test_what_can_not_be_copied_is_named():
+    expected = r"^agent_args\['lock'\]: expected something that can be copied, got <"
+    with pytest.raises(TypeError, match=expected):
+        make_batcher(0, agent_args={"a": 1, "lock": threading.Lock()})
+
+
 # --- Whole scripts, as a user runs them. ---
 
 SCRIPT = """

@@ -21,7 +21,7 @@ def literal_stack(frames, initial_state, before, b, t):
     return [torch.zeros_like(frames[b, 0])] * (k - len(stack)) + stack[::-1]
 
 
-@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool, torch.float32])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.bool, torch.float32])
 @pytest.mark.parametrize("k", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(), (3, 2)])
 def test_stacks_equal_a_literal_loop(k, shape, dtype, device):
@@ -77,6 +77,11 @@ def test_devices_that_differ():
         stack_frames(frames, begins, torch.zeros(2, 3, 4, device="meta"))
     with pytest.raises(DeviceMismatchError, match="initial_state: .* on cpu, got one on meta"):
         push_frame(frames, frames[:, 0], begins[:, 0].to("meta"))
+
+
+def test_stacks_of_no_steps():
+    frames, begins = torch.zeros(2, 0, 4), torch.zeros(2, 0, dtype=torch.bool)
+    assert stack_frames(frames, begins, torch.zeros(2, 3, 4)).shape == (2, 0, 4, 4)
 
 
 def test_shapes_that_do_not_fit():

@@ -446,9 +446,15 @@ def test_rejects_a_lambda_outside_0_and_1(estimate):
         estimate(random_rows(8), lambda_=1.5)
 
 
-def test_rejects_a_window_without_steps():
-    with pytest.raises(ValueError, match="^n: expected 1 or more steps, got 0$"):
-        n_steps_of(random_rows(8), n=0)
+@pytest.mark.parametrize("n", [0, 2.5])
+def test_rejects_a_window_without_steps_or_with_parts_of_one(n):
+    with pytest.raises(ValueError, match=f"^n: expected 1 or more steps, got {n}$"):
+        n_steps_of(random_rows(8), n=n)
+
+
+def test_rejects_a_reward_that_is_no_tensor():
+    with pytest.raises(TypeError, match="^reward: expected a tensor, got list$"):
+        discounted_returns([1.0], terminated=[False], truncated=[False], discount=0.9)
 
 
 @pytest.mark.parametrize("name", ["value_tp1", "terminated", "mask"])

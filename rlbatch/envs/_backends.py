@@ -260,7 +260,7 @@ class Vector:
         for key, leaf in self.observation_leaves.items():
             frame = np.asarray(leaf.of(self._observation))
             _check(key, leaf, frame, (self.n_envs, *leaf.shape))
-            frames[key] = _cast(key, leaf, frame[numbers])
+            frames[key] = cast(key, leaf, frame[numbers])
         return frames
 
     def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
@@ -273,11 +273,18 @@ class Vector:
         if ended and "final_obs" not in info:
             raise KeyMismatchError(f"final_obs: expected in the info of a step, got {list(info)}")
         for row, number in ended:
-            for key, leaf in self.observation_leaves.items():
-                final = info["final_obs"]
-                # Gymnasium has an array of observations; others have an observation of arrays.
-                batched = isinstance(final, (dict, tuple))
-                frames[key][row] = leaf.of(final)[number] if batched else leaf.of(final[number])
+            try:
+                for key, leaf in self.observation_leaves.items():
+                    frames[key][row] = self._final(key, leaf, info["final_obs"], number)
+            except Exception as error:
+                add_environment_note(error, number)
+                raise
+
+    def _final(self, key: str, leaf: Leaf, final: Any, number: int) -> np.ndarray:
+        # Gymnasium has an array of observations; others have an observation of arrays.
+        batched = isinstance(final, (dict, tuple))
+        part = _part(key, leaf, final)[number] if batched else _part(key, leaf, final[number])
+        return _checked(f"final_obs: {key}", leaf, part)
 
     def _note(self, error: Exception) -> None:
         """Marks an exception with the number of the environment, where that can be found."""
@@ -360,18 +367,17 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
             array, shape = np.array(parts), (n,)
         if array.dtype != leaf.dtype or array.shape != shape:
             _check(key, leaf, array, shape)
-            array = _cast(key, leaf, array)
+            array = cast(key, leaf, array)
         return array.reshape(n, *leaf.shape)
-    except Exception:
-        for number, value in zip(numbers, values, strict=True):  # Which of them was it?
+    except Exception:  # Which of them was it? None, where int64 and uint64 together become floats.
+        rows = []
+        for number, value in zip(numbers, values, strict=True):
             try:
-                part = np.asarray(_part(key, leaf, value))
-                _check(key, leaf, part, leaf.shape)
-                _cast(key, leaf, part)
+                rows.append(_checked(key, leaf, _part(key, leaf, value)))
             except Exception as error:
                 add_environment_note(error, number)
                 raise
-        raise
+        return np.stack(rows)
 
 
 def _stack_rest(
@@ -402,8 +408,15 @@ def _part(key: str, leaf: Leaf, value: Any) -> Any:
         raise KeyMismatchError(f"{key}: expected it in an observation, got {found}") from error
 
 
-def _cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    """Returns an array in the dtype of its space.
+def _checked(key: str, leaf: Leaf, value: Any) -> np.ndarray:
+    """Returns what one environment has returned for a leaf; raises what `_stack` does."""
+    array = np.asarray(value)
+    _check(key, leaf, array, leaf.shape)
+    return cast(key, leaf, array)
+
+
+def cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
+    """Returns an array in the dtype of its space, the same object if it has that.
 
     Raises:
         DtypeMismatchError: There are integers in it that this dtype can not hold.

@@ -16,7 +16,7 @@ from gymnasium.vector import VectorEnv
 
 from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs._backends import Arrays, Result, backend
+from rlbatch.envs._backends import Arrays, Result, backend, cast
 from rlbatch.envs.base import Observation, VecEnv
 from rlbatch.envs.spaces import Leaf
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
@@ -111,8 +111,9 @@ class GymEnv(VecEnv):
             KeyMismatchError: The action lacks a key of the action space.
             ShapeError: The action is not [B, ...] as the space has it; or what an environment
                 returned has not the shape of its space.
-            DtypeMismatchError: The action is a float, and the space is not; or what an environment
-                returned is, or is no number.
+            DtypeMismatchError: The action is a float, and the space is not, or has integers that
+                the space's dtype does not hold; or the same of what an environment returned, or it
+                is no number.
             DeviceMismatchError: The action is not on the CPU.
         """
         actions = self._actions(action)
@@ -272,4 +273,4 @@ def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
         raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {array.shape}")
     if array.dtype.kind == "f" and leaf.dtype.kind != "f":
         raise DtypeMismatchError(f"{key}: expected an integer for {leaf.space}, got {tensor.dtype}")
-    return array.astype(leaf.dtype)
+    return array.copy() if array.dtype == leaf.dtype else cast(key, leaf, array)

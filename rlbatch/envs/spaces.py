@@ -79,7 +79,8 @@ def action_leaves(space: spaces.Space) -> dict[str, Leaf]:
         In the space's order: `action`, or, for a nested space, `action/` and the paths.
 
     Raises:
-        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
+        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or there
+            is none.
         KeyMismatchError: Two parts have one key.
 
     Example:
@@ -87,7 +88,10 @@ def action_leaves(space: spaces.Space) -> dict[str, Leaf]:
         >>> list(action_leaves(space)), list(action_leaves(space["jump"]))
         (['action/jump', 'action/move'], ['action'])
     """
-    return _by_key("action_space", space, prefix="action")
+    leaves = _by_key("action_space", space, prefix="action")
+    if not leaves:
+        raise TypeError(f"action_space: expected at least one part, got {space}")
+    return leaves
 
 
 def assemble(space: spaces.Space, values: Iterator[Any]) -> Any:

@@ -516,6 +516,64 @@ def test_a_vector_environment_that_loses_steps_is_seen_through_its_wrappers():
             GymEnvInf(wrapped)
 
 
+@pytest.mark.parametrize(
+    ("final", "error", "message"),
+    [
+        (np.full((2, 3), 7.9), DtypeMismatchError, "expected uint8, got float64"),
+        (
+            np.full((2, 3), 300),
+            DtypeMismatchError,
+            "expected uint8, from 0 to 255, got int64 from 300",
+        ),
+        (np.full((2, 1), 7, np.uint8), ShapeError, r"expected shape \(3,\), got \(1,\)"),
+        (np.array([7, 8], np.uint8), ShapeError, r"expected shape \(3,\), got \(\)"),
+        (np.array([None, None]), ShapeError, r"expected shape \(3,\), got \(\)"),
+    ],
+)
+def test_a_terminal_observation_that_does_not_fit_is_refused(final, error, message):
+    class Pixels(OwnVector):
+        def __init__(self):
+            super().__init__(nested=False)
+            self.single_observation_space = spaces.Box(0, 255, (3,), np.uint8)
+
+        def observe(self):
+            return np.zeros((2, 3), np.uint8)
+
+        def step(self, batch):
+            frame, reward, done, truncated, info = super().step(batch)
+            return frame, reward, done, truncated, {key: final for key in info}
+
+    env = GymEnvInf(Pixels())
+    env.reset()
+    env.step(actions([5], [5]))
+    with pytest.raises(error, match=f"^final_obs: frame: {message}") as caught:
+        env.step(actions([5], [5]))
+    assert caught.value.environment == 0
+
+
+def test_integers_of_two_dtypes_together_are_no_floats():
+    class Counts(gymnasium.Env):
+        observation_space, action_space = spaces.Box(0, 2**63, (2,), np.uint64), spaces.Discrete(2)
+
+        def __init__(self, dtype):
+            self.dtype = dtype
+
+        def reset(self, *, seed=None, options=None):
+            return np.array([1, 2**53 + 1], self.dtype), {}
+
+    observation, _ = GymEnv([Counts(np.int64), Counts(np.uint64)]).reset()
+    assert observation["frame"].dtype == torch.uint64
+    assert observation["frame"].tolist() == [[1, 2**53 + 1]] * 2
+
+
+@pytest.mark.parametrize("space", [spaces.Dict({}), spaces.Tuple([])])
+def test_an_action_space_without_parts_is_refused(space):
+    env = CountingGym()
+    env.action_space = space
+    with pytest.raises(TypeError, match=r"^action_space: expected at least one part, got "):
+        GymEnv([env])
+
+
 def test_a_number_that_the_space_can_not_hold_is_refused():
     class Overflows(gymnasium.Env):
         observation_space = spaces.Box(-5, 5, (2,), np.int8)

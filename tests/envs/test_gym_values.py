@@ -174,6 +174,18 @@ def test_an_environment_that_writes_into_its_action_does_not_change_last_action(
         (spaces.Discrete(2), torch.zeros(1), DtypeMismatchError, r"Discrete\(2\), got .*float32"),
         (spaces.MultiBinary(1), torch.zeros(1, 1), DtypeMismatchError, "got torch.float32"),
         (
+            spaces.MultiBinary(1),
+            torch.tensor([[256]]),
+            DtypeMismatchError,
+            "to 127, got int64 from 256",
+        ),
+        (
+            spaces.Box(0, 255, (1,), np.uint8),
+            torch.tensor([[-1]]),
+            DtypeMismatchError,
+            "uint8, from 0 to 255, got int64 from -1",
+        ),
+        (
             spaces.Discrete(2),
             torch.zeros(1, dtype=torch.int64, device="meta"),
             DeviceMismatchError,
