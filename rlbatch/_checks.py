@@ -103,8 +103,8 @@ def check_fits(
     check_is_tensor(key, tensor)
     shape = tuple(tensor.shape)
     if shape[: len(common)] != tuple(common) or (shape and not common):
-        wanted = ", ".join(str(size) for size in common)
-        raise ShapeError(f"{key}: expected shape [{wanted}, ...], got {shape}")
+        wanted = f"[{', '.join(str(size) for size in common)}, ...]" if common else "()"
+        raise ShapeError(f"{key}: expected shape {wanted}, got {shape}")
     if tensor.device != device:
         raise DeviceMismatchError(key, device, tensor.device)
 
@@ -175,11 +175,16 @@ def check_can_cat(elements: Sequence[Tensors], n_common: int) -> None:
     Raises:
         KeyMismatchError: An element has not the keys of the first.
         DtypeMismatchError: A dtype differs.
-        ShapeError: A shape differs beyond its first `n_common` dimensions.
+        ShapeError: A shape differs beyond its first `n_common` dimensions, or there are no rows
+            but numbers.
         DeviceMismatchError: A device differs.
     """
     first = elements[0]
     of_first = {key: (tensor, tensor.shape, tensor.dtype) for key, tensor in first.items()}
+    for key, (_, shape, _) in of_first.items():  # All of an element are numbers, or none is.
+        if not shape:
+            raise ShapeError(f"cat: {key}: expected shape [B, ...], got ()")
+        break
     for number, element in enumerate(elements[1:], start=1):
         if element.keys() != first.keys():
             check_same_keys(f"cat: element {number}", first, element)

@@ -166,7 +166,7 @@ class DictTensor(NamedTensors):
             KeyMismatchError: One has not the keys of the first; the message names the key.
             DtypeMismatchError: A dtype differs; it would be cast silently.
             DeviceMismatchError: A device differs.
-            ShapeError: The shape of one row differs.
+            ShapeError: The shape of one row differs, or there are numbers in the place of rows.
         """
         tensors = list(tensors)
         if not tensors:

@@ -62,6 +62,10 @@ def test_a_dicttensor_may_hold_numbers_but_not_beside_rows():
         DictTensor({"a": torch.tensor(1), "b": torch.zeros(3)})
     with pytest.raises(DeviceMismatchError, match="^b: expected a tensor on cpu, got one on meta"):
         DictTensor({"a": torch.tensor(1), "b": torch.tensor(1, device="meta")})
+    with pytest.raises(ShapeError, match=r"^cat: a: expected shape \[B, ...\], got \(\)$"):
+        DictTensor.cat([numbers, numbers])
+    with pytest.raises(ShapeError, match=r"^c: expected shape \(\), got \(3,\)$"):
+        numbers + DictTensor({"c": torch.zeros(3)})
 
 
 def test_constructor_refuses_too_few_dimensions():

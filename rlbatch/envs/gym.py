@@ -36,7 +36,8 @@ class GymEnv(VecEnv):
     Args:
         gym_env: A list of environments with equal spaces, or one vector environment with any
             autoreset mode. They are closed with this one. Of a vector environment all step every
-            time: one whose episode is over plays on, unseen, and draws from its random stream.
+            time: one whose episode is over plays on, unseen, with the action of the first that
+            runs, and draws from its random stream.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or
             one int per environment; used in the first `reset`, after which the random streams go
             on. None: not reproducible. A vector environment that is none of Gymnasium's two
