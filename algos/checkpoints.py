@@ -40,12 +40,12 @@ def locate(path: str | Path) -> Path:
     return file
 
 
-def load(path: str | Path, algorithm: str) -> dict[str, Any]:
+def load(path: str | Path, algorithm: str | None = None) -> dict[str, Any]:
     """Reads a checkpoint onto the CPU; it can hold no code.
 
     Args:
         path: The file, or the run's folder.
-        algorithm: The one that has to have written it.
+        algorithm: The one that has to have written it; None for any.
 
     Raises:
         FileNotFoundError: There is none.
@@ -58,6 +58,6 @@ def load(path: str | Path, algorithm: str) -> dict[str, Any]:
         raise ValueError(f"{file}: expected a checkpoint, got a damaged file: {error}") from error
     if not isinstance(content, dict) or "algorithm" not in content:
         raise ValueError(f"{file}: expected a checkpoint of a run, got something else")
-    if content["algorithm"] != algorithm:
+    if algorithm not in (None, content["algorithm"]):
         raise ValueError(f"{path}: expected {algorithm}, got a run of {content['algorithm']}")
     return content

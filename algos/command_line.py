@@ -23,6 +23,10 @@ class RunConfig:
         *("evaluate_every", "checkpoint_every", "log_every"),
     )
     """Options that count something there has to be."""
+    positive: ClassVar[tuple[str, ...]] = ("learning_rate", "max_gradient_norm")
+    """Options that are more than 0, where an algorithm has them."""
+    fractions: ClassVar[tuple[str, ...]] = ("discount",)
+    """Options from 0 to 1."""
 
     env_id: str = "CartPole-v1"
     """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as pong or
@@ -60,7 +64,8 @@ class RunConfig:
     runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
     checkpoint_every: int = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
-    log-every."""
+    log-every. Environments that reset themselves begin anew there: no episode of a2c and dqn is
+    longer, in training, than this many times n-timesteps."""
     log_every: int = 1
     """Iterations that a row of the log is about."""
     track: bool = False
@@ -79,6 +84,12 @@ class RunConfig:
         for name, number in least.items():
             if getattr(self, name) < number:
                 raise ValueError(f"{name}: expected at least {number}, got {getattr(self, name)}")
+        for name in self.positive:
+            if not getattr(self, name, 1.0) > 0:  # Nor nan.
+                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
+        for name in self.fractions:
+            if not 0 <= getattr(self, name, 0.0) <= 1:
+                raise ValueError(f"{name}: expected from 0 to 1, got {getattr(self, name)}")
         if self.target_return != self.target_return:
             raise ValueError("target_return: expected a number, threshold or None, got nan")
         if self.n_processes and self.n_envs % self.n_processes:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import itertools
 import json
 import time
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -22,6 +24,7 @@ def open_folder(algorithm: str, config: RunConfig) -> Path:
     Raises:
         FileExistsError: There is another run in it, which would be overwritten.
         NotADirectoryError: It is a file.
+        RuntimeError: Another run is in it.
     """
     resumed = checkpoints.locate(config.resume).parent if config.resume else None
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
@@ -38,8 +41,26 @@ def open_folder(algorithm: str, config: RunConfig) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
     content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
+    lock(folder).close()  # Whose options would be written over?
     (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
     return folder
+
+
+def lock(folder: Path) -> IO[str]:
+    """Keeps other runs out of a folder until what it returns is closed, at the latest by the end.
+
+    Raises:
+        RuntimeError: Another run is in it.
+    """
+    file = (folder / "config.json").open("a")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise RuntimeError(
+            f"checkpoint_dir: expected a folder without a run under way, got {folder}"
+        ) from None
+    return file
 
 
 def _new_folder(algorithm: str, config: RunConfig) -> Path:

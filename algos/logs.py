@@ -22,10 +22,16 @@ class Table:
 
     def __init__(self, path: Path, step: int):
         rows = [row for row in read_table(path) if int(row["step"]) <= step] if step else []
-        self._file = path.open("w", newline="")
+        unfinished = path.with_suffix(".tmp")  # A full disk must not cost what there is.
+        self._file = unfinished.open("w", newline="")
         self._writer: csv.DictWriter | None = None
-        for row in rows:
-            self.write(row)
+        try:
+            for row in rows:
+                self.write(row)
+        except BaseException:
+            self._file.close()
+            raise
+        unfinished.replace(path)
 
     def write(self, row: Mapping[str, object]) -> None:
         """Writes a row; the first one decides on the columns."""

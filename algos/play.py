@@ -7,7 +7,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
-import torch
 import tyro
 
 from algos import checkpoints
@@ -30,9 +29,7 @@ class Options:
 
 def play(options: Options) -> float:
     """Plays an episode, and returns its return."""
-    content = torch.load(
-        checkpoints.locate(options.checkpoint), map_location="cpu", weights_only=True
-    )
+    content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
     agent = algorithm.new_agent(algorithm.Config(**content["config"]))(device="cpu")
     agent.update(content["model"])

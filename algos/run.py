@@ -26,7 +26,7 @@ from algos.command_line import RunConfig
 from algos.curves import draw_curve
 from algos.environments import Episodes, whole_episodes_ended
 from algos.evaluation import Evaluation, Score
-from algos.folders import open_folder
+from algos.folders import lock, open_folder
 from algos.logs import Log
 from algos.reproducibility import get_generators, set_generators
 from algos.videos import record_episode
@@ -74,7 +74,9 @@ class Run:
         solved: Whether `config.target` has been reached.
 
     Raises:
-        ValueError: The run to be resumed was in another environment.
+        ValueError: The run to be resumed was in another environment, or its checkpoint lacks one of
+            `others`.
+        FileExistsError, NotADirectoryError, RuntimeError: See `folders`.
     """
 
     def __init__(  # noqa: PLR0913 - what a checkpoint holds
@@ -101,6 +103,7 @@ class Run:
             self._restore(content)
         self._first_iteration = self.iteration
         self.folder = open_folder(algorithm, config)
+        self._lock = lock(self.folder)
         self._target = config.target
         self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
@@ -179,6 +182,9 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self._log.close()
         self._evaluation.close()
+        if not (self.iteration or self.config.resume):  # It failed before it began: try again.
+            (self.folder / "config.json").unlink(missing_ok=True)
+        self._lock.close()
 
     def _write_row(self) -> None:
         seconds = self.seconds
@@ -267,8 +273,13 @@ class Run:
 
     def _restore(self, content: dict) -> None:
         self._model.load_state_dict(content["model"])
+        rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(content["optimizer"])
+        for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
+            group["lr"] = rate  # That of these options, which may be others now.
         for name, other in self._others.items():
+            if name not in content["others"]:
+                raise ValueError(f"resume: expected a checkpoint with the {name}, got one without")
             other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
         self._under_way = content.get("evaluation")

@@ -60,6 +60,7 @@ class Config(RunConfig):
         *RunConfig.at_least_1,
         *("n_timesteps", "n_groups", "hidden_size"),
     )
+    fractions: ClassVar[tuple[str, ...]] = (*RunConfig.fractions, "gae_lambda")
 
     n_timesteps: int = 16
     """Steps that an update looks at, in each environment."""

@@ -69,6 +69,11 @@ class Config(RunConfig):
         *("exploration_steps", "n_steps", "hidden_size"),
     )
 
+    fractions: ClassVar[tuple[str, ...]] = (
+        *RunConfig.fractions,
+        *("last_epsilon", "evaluation_epsilon", "priority_exponent", "priority_correction"),
+    )
+
     n_timesteps: int = 4
     """Steps that are acquired in each environment before updates."""
     n_updates: int = 16

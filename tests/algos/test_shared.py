@@ -41,7 +41,7 @@ from algos.environments import (
     whole_episodes_ended,
 )
 from algos.evaluation import Evaluation, Score
-from algos.folders import open_folder
+from algos.folders import lock, open_folder
 from algos.logs import Log, Table, read_table
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
@@ -419,6 +419,23 @@ def test_a_table_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
     assert read_table(path) == []
 
 
+def test_a_table_that_can_not_be_written_anew_stays_as_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "table.csv"
+    table = Table(path, step=0)
+    for step in (10, 20, 30):
+        table.write({"step": step, "x": step / 10})
+    table.close()
+    before = path.read_text()
+
+    def is_full(self, row):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Table, "write", is_full)
+    with pytest.raises(OSError, match="No space"):
+        Table(path, step=20)
+    assert path.read_text() == before
+
+
 def test_a_table_refuses_a_column_that_the_first_row_had_not(tmp_path):
     table = Table(tmp_path / "table.csv", step=0)
     table.write({"step": 1, "x": 1.0})
@@ -572,6 +589,19 @@ def test_rejects_numbers_that_are_too_small(algorithm):
         config_type(target_return=math.nan)
 
 
+@pytest.mark.parametrize("algorithm", ["reinforce", "a2c", "dqn"])
+@pytest.mark.parametrize("value", [math.nan, -0.5, 5.0])
+def test_rejects_numbers_that_mean_nothing(algorithm, value):
+    config_type = import_module(f"algos.{algorithm}.train").Config
+    assert "discount" in config_type.fractions
+    for name in config_type.fractions:
+        with pytest.raises(ValueError, match=f"^{name}: expected from 0 to 1, got {value}$"):
+            config_type(**{name: value})
+    for name in config_type.positive if value != 5 else ():
+        with pytest.raises(ValueError, match=f"^{name}: expected more than 0, got {value}$"):
+            config_type(**{name: value})
+
+
 def test_rejects_checkpoints_amid_a_row_of_the_log():
     with pytest.raises(ValueError, match=r"expected a multiple of log_every \(3\), got 50"):
         RunConfig(log_every=3)
@@ -625,6 +655,59 @@ def test_a_run_does_not_write_over_another(tmp_path):
     with pytest.raises(NotADirectoryError, match="checkpoint_dir: expected a folder, got the file"):
         open_folder("x", dataclasses.replace(config, checkpoint_dir=str(tmp_path / "config.json")))
     assert open_folder("x", dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
+
+
+def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
+    config = countdown(checkpoint_dir=str(tmp_path))
+    open_folder("x", config)
+    checkpoints.save(tmp_path, {})
+    options = (tmp_path / "config.json").read_text()
+    again = dataclasses.replace(config, resume=str(tmp_path), seed=7)
+    with lock(tmp_path):
+        with pytest.raises(RuntimeError, match="expected a folder without a run under way, got "):
+            open_folder("x", again)
+    assert (tmp_path / "config.json").read_text() == options
+    assert open_folder("x", again) == tmp_path
+
+
+def test_a_run_that_fails_before_it_begins_leaves_its_folder_to_another(tmp_path, scripted_run):
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), scripted_run({}, {})[0]:
+            raise ZeroDivisionError
+    with scripted_run({}, {})[0] as run:
+        run.report(one_step(), {"losses/x": 0.0})
+    with pytest.raises(FileExistsError, match="expected no run in it"):
+        scripted_run({}, {})
+
+
+@pytest.fixture
+def resumed(tmp_path) -> Callable[..., Run]:
+    """Creates a run that resumes one with the step size 0.5."""
+
+    def create(**others: Any) -> Run:
+        weights = torch.nn.Linear(1, 1)
+        config = countdown(checkpoint_dir=str(tmp_path), n_processes=0)
+        with Run(
+            "x", config, weights, torch.optim.Adam(weights.parameters(), 0.5), Constant
+        ) as run:
+            run.report(one_step(), {"losses/x": 0.0})
+            run._save()
+        config = dataclasses.replace(config, checkpoint_dir=None, resume=str(tmp_path))
+        optimizer = torch.optim.Adam(weights.parameters(), 0.25)
+        return Run("x", config, weights, optimizer, Constant, others)
+
+    return create
+
+
+def test_a_step_size_that_is_given_holds_in_a_run_that_is_resumed(resumed):
+    with resumed() as run:
+        assert run.n_steps == 2
+        assert [group["lr"] for group in run._optimizer.param_groups] == [0.25]
+
+
+def test_what_a_checkpoint_lacks_is_named(resumed):
+    with pytest.raises(ValueError, match="^resume: expected a checkpoint with the memory, got one"):
+        resumed(memory=torch.nn.Linear(1, 1))
 
 
 def test_a_runs_folder_names_it(tmp_path, monkeypatch):
