@@ -40,16 +40,19 @@ def locate(path: str | Path) -> Path:
     return file
 
 
-def load(path: str | Path, algorithm: str | None = None) -> dict[str, Any]:
+def load(
+    path: str | Path, algorithm: str | None = None, env_id: str | None = None
+) -> dict[str, Any]:
     """Reads a checkpoint onto the CPU; it can hold no code.
 
     Args:
         path: The file, or the run's folder.
         algorithm: The one that has to have written it; None for any.
+        env_id: The environment that it has to be of; None for any.
 
     Raises:
         FileNotFoundError: There is none.
-        ValueError: It belongs to another algorithm, or is no checkpoint.
+        ValueError: It belongs to another algorithm or environment, or is no checkpoint.
     """
     file = locate(path)
     try:
@@ -60,4 +63,6 @@ def load(path: str | Path, algorithm: str | None = None) -> dict[str, Any]:
         raise ValueError(f"{file}: expected a checkpoint of a run, got something else")
     if algorithm not in (None, content["algorithm"]):
         raise ValueError(f"{path}: expected {algorithm}, got a run of {content['algorithm']}")
+    if env_id not in (None, content.get("env_id")):
+        raise ValueError(f"env_id: expected {content.get('env_id')}, as in {path}, got {env_id}")
     return content

@@ -80,6 +80,23 @@ class RunConfig:
     """Whether PyTorch is told to use deterministic algorithms; on CUDA these can be slower."""
 
     def __post_init__(self) -> None:
+        self._check_numbers()
+        if self.n_processes and self.n_envs % self.n_processes:
+            raise ValueError(
+                f"n_envs: expected a multiple of n_processes ({self.n_processes}), "
+                f"got {self.n_envs}"
+            )
+        if self.checkpoint_every % self.log_every:
+            raise ValueError(
+                f"checkpoint_every: expected a multiple of log_every ({self.log_every}), "
+                f"got {self.checkpoint_every}"
+            )
+        if self.resume and self.evaluate:
+            raise ValueError(f"evaluate: expected no resume beside it, got {self.resume}")
+        if getattr(self, "normalize_frames", False) and not is_atari(self.env_id):
+            raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
+
+    def _check_numbers(self) -> None:
         least = {**dict.fromkeys(self.at_least_1, 1), "n_processes": 0, "seed": 0}
         for name, number in least.items():
             if getattr(self, name) < number:
@@ -92,16 +109,6 @@ class RunConfig:
                 raise ValueError(f"{name}: expected from 0 to 1, got {getattr(self, name)}")
         if self.target_return != self.target_return:
             raise ValueError("target_return: expected a number, threshold or None, got nan")
-        if self.n_processes and self.n_envs % self.n_processes:
-            raise ValueError(
-                f"n_envs: expected a multiple of n_processes ({self.n_processes}), "
-                f"got {self.n_envs}"
-            )
-        if self.checkpoint_every % self.log_every:
-            raise ValueError(
-                f"checkpoint_every: expected a multiple of log_every ({self.log_every}), "
-                f"got {self.checkpoint_every}"
-            )
 
     @property
     def n_envs_per_process(self) -> int:

@@ -130,6 +130,6 @@ class Evaluation:
 
 def evaluate(config: RunConfig, algorithm: str, create_agent: Callable[..., RL_Agent]) -> Score:
     """Scores the checkpoint `config.evaluate`, over the episodes of its own final evaluation."""
-    content = checkpoints.load(config.evaluate, algorithm)
+    content = checkpoints.load(config.evaluate, algorithm, config.env_id)
     with Evaluation(config, create_agent) as evaluation:
         return evaluation.run(content["model"], Episodes.FINAL_EVALUATION, content["iteration"])

@@ -94,13 +94,7 @@ class Run:
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
         if config.resume:
-            content = checkpoints.load(config.resume, algorithm)
-            if content["env_id"] != config.env_id:
-                raise ValueError(
-                    f"env_id: expected {content['env_id']}, as in the run that is resumed, got "
-                    f"{config.env_id}"
-                )
-            self._restore(content)
+            self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
         self._first_iteration = self.iteration
         self.folder = open_folder(algorithm, config)
         self._lock = lock(self.folder)

@@ -396,6 +396,9 @@ def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
     checkpoints.save(tmp_path, {"algorithm": "x"})
     with pytest.raises(ValueError, match="expected y, got a run of x"):
         checkpoints.load(tmp_path, "y")
+    checkpoints.save(tmp_path, {"algorithm": "x", "env_id": "A-v1"})
+    with pytest.raises(ValueError, match=r"env_id: expected A-v1, as in .*, got B-v1"):
+        checkpoints.load(tmp_path, "x", "B-v1")
 
 
 # --- Logs and curves. ---
@@ -600,6 +603,18 @@ def test_rejects_numbers_that_mean_nothing(algorithm, value):
     for name in config_type.positive if value != 5 else ():
         with pytest.raises(ValueError, match=f"^{name}: expected more than 0, got {value}$"):
             config_type(**{name: value})
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
+def test_rejects_frames_where_there_are_none(algorithm):
+    config_type = import_module(f"algos.{algorithm}.train").Config
+    with pytest.raises(ValueError, match="normalize_frames: expected an Atari game, got CartPole"):
+        config_type(normalize_frames=True)
+
+
+def test_rejects_a_run_to_resume_beside_one_to_evaluate():
+    with pytest.raises(ValueError, match="evaluate: expected no resume beside it, got a"):
+        RunConfig(resume="a", evaluate="b")
 
 
 def test_rejects_checkpoints_amid_a_row_of_the_log():
