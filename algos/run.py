@@ -14,6 +14,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -97,7 +98,6 @@ class Run:
             self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
         self._first_iteration = self.iteration
         self.folder = open_folder(algorithm, config)
-        self._lock = lock(self.folder)
         self._target = config.target
         self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
@@ -105,15 +105,17 @@ class Run:
         self._latest = "-"
         # The score of an evaluation that is under way may have been written, and comes again.
         kept = {"evaluation": self._under_way["n_steps"] - 1} if self._under_way else {}
-        self._log = Log(self.folder, config.total_steps, self.n_steps, kept, config.track)
         self._create_agent = create_agent
-        try:
+        with ExitStack() as opened:  # Closes them where one of them fails.
+            opened.enter_context(lock(self.folder))
+            opened.callback(self._forget_unless_begun)
+            self._log = Log(self.folder, config.total_steps, self.n_steps, kept, config.track)
+            opened.callback(self._log.close)
             self._evaluation = Evaluation(config, create_agent)
+            opened.callback(self._evaluation.close)
             if self._under_way:
                 self._start_evaluation()
-        except BaseException:
-            self._log.close()
-            raise
+            self._opened = opened.pop_all()
         self._started = time.perf_counter()
 
     @property
@@ -174,11 +176,12 @@ class Run:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log.close()
-        self._evaluation.close()
-        if not (self.iteration or self.config.resume):  # It failed before it began: try again.
+        self._opened.close()
+
+    def _forget_unless_begun(self) -> None:
+        """Leaves the folder to another run, where this one failed before its first iteration."""
+        if not (self.iteration or self.config.resume):
             (self.folder / "config.json").unlink(missing_ok=True)
-        self._lock.close()
 
     def _write_row(self) -> None:
         seconds = self.seconds

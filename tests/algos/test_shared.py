@@ -685,10 +685,14 @@ def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
     assert open_folder("x", again) == tmp_path
 
 
-def test_a_run_that_fails_before_it_begins_leaves_its_folder_to_another(tmp_path, scripted_run):
+def test_a_run_that_fails_before_it_begins_leaves_its_folder_to_another(scripted_run, monkeypatch):
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), scripted_run({}, {})[0]:
             raise ZeroDivisionError
+    with monkeypatch.context() as broken:
+        broken.setattr("algos.run.Log", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            scripted_run({}, {})
     with scripted_run({}, {})[0] as run:
         run.report(one_step(), {"losses/x": 0.0})
     with pytest.raises(FileExistsError, match="expected no run in it"):
