@@ -15,11 +15,12 @@ from rlbatch.envs.atari._batch import Job, NativeBatch
 from rlbatch.envs.atari._options import Settings
 
 
+@pytest.mark.parametrize("n_steps", [200, pytest.param(1000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("game", GAMES)
-def test_everything_repeats_for_1000_steps(game: str) -> None:
+def test_everything_repeats(game: str, n_steps: int) -> None:
     env = AtariEnv(game, 2, seed=7, num_threads=1, repeat_action_probability=0.25)
     env.reset()
-    actions = np.random.default_rng(5).integers(0, env.action_space.n, 1040)
+    actions = np.random.default_rng(5).integers(0, env.action_space.n, 40 + n_steps)
     for t, number in enumerate(actions.tolist()):
         if t == 40:
             assert not torch.equal(*env.get_state())
