@@ -1,6 +1,5 @@
 """DQN: its replay memory, its loss, that it learns, and that a run can be resumed."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -427,18 +426,17 @@ def test_a_run_can_be_played(tmp_path):
     result = train(small(tmp_path, env_id="CartPole-v1", total_steps=160, capture_video=True))
     assert (tmp_path / "episode.mp4").stat().st_size > 1000
     film = tmp_path / "film.gif"
-    options = Options(str(tmp_path), film, seed=3, stochastic=False)
+    options = Options(str(tmp_path), film, seed=1, stochastic=False)
     found = play(options)
     assert film.read_bytes().startswith(b"GIF")
     assert 8 <= found <= 500
-    again = dataclasses.replace(options, output=tmp_path / "again.mp4")
-    assert play(again) == found
+    assert play(options) == found
     assert result.n_steps == 160
 
 
 def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
-    arguments = ["--env-id", "PongNoFrameskip-v4", "--memory-capacity", "2000"]
-    arguments += ["--total-steps", "128", "--evaluation-episodes", "1", "--learning-starts", "64"]
+    arguments = ["--env-id", "KlaxNoFrameskip-v4", "--memory-capacity", "2000"]
+    arguments += ["--total-steps", "128", "--evaluation-episodes", "1", "--learning-starts", "96"]
     arguments += ["--n-threads", "1", "--hidden-size", "16", "--log-every", "1"]
     monkeypatch.setattr("sys.argv", ["dqn", *arguments, "--checkpoint-dir", str(tmp_path / "run")])
     main()
