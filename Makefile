@@ -14,8 +14,8 @@ BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor learning
 train: .venv/.installed  ## Train the REINFORCE example: make train ARGS="--seed 1"
 	$(BIN)/python -m algos.reinforce $(ARGS)
 
-test: .venv/.installed  ## The fast CPU tests and the doctests
-	$(BIN)/pytest -m "not gpu and not slow" $(ARGS)
+test: .venv/.installed  ## The fast CPU tests and the doctests, on two cores
+	$(BIN)/pytest -m "not gpu and not slow" -n 2 --dist loadfile $(ARGS)
 
 slow: .venv/.installed  ## The slow CPU tests; one may take 20 minutes
 	$(BIN)/pytest -m "slow and not gpu" -o faulthandler_timeout=1200 $(ARGS)

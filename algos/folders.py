@@ -8,8 +8,8 @@ import fcntl
 import itertools
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import torch
 
@@ -18,13 +18,38 @@ from algos import checkpoints
 from algos.command_line import RunConfig
 
 
-def open_folder(algorithm: str, config: RunConfig) -> Path:
-    """Creates the run's folder and writes `config.json` into it.
+@contextlib.contextmanager
+def open_folder(algorithm: str, config: RunConfig) -> Iterator[Path]:
+    """Creates the run's folder, writes `config.json` into it, and keeps other runs out of it.
 
     Raises:
         FileExistsError: There is another run in it, which would be overwritten.
         NotADirectoryError: It is a file.
         RuntimeError: Another run is in it.
+    """
+    folder = _choose_folder(algorithm, config)
+    folder.mkdir(parents=True, exist_ok=True)
+    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
+    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
+    with (folder / "config.json").open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Until it is closed.
+        except BlockingIOError:
+            raise RuntimeError(
+                f"checkpoint_dir: expected a folder without a run under way, got {folder}"
+            ) from None
+        file.truncate(0)
+        file.write(json.dumps(content, indent=2) + "\n")
+        file.flush()
+        yield folder
+
+
+def _choose_folder(algorithm: str, config: RunConfig) -> Path:
+    """Returns the folder that is given, the one of the run to be resumed, or a new one.
+
+    Raises:
+        FileExistsError: There is another run in it.
+        NotADirectoryError: It is a file.
     """
     resumed = checkpoints.locate(config.resume).parent if config.resume else None
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
@@ -38,29 +63,7 @@ def open_folder(algorithm: str, config: RunConfig) -> Path:
             "resume it?" if has_checkpoint else "it has no checkpoint yet: wait for it, or delete"
         )
         raise FileExistsError(f"checkpoint_dir: expected no run in it, got {folder}; {hint}")
-    folder.mkdir(parents=True, exist_ok=True)
-    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
-    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
-    lock(folder).close()  # Whose options would be written over?
-    (folder / "config.json").write_text(json.dumps(content, indent=2) + "\n")
     return folder
-
-
-def lock(folder: Path) -> IO[str]:
-    """Keeps other runs out of a folder until what it returns is closed, at the latest by the end.
-
-    Raises:
-        RuntimeError: Another run is in it.
-    """
-    file = (folder / "config.json").open("a")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise RuntimeError(
-            f"checkpoint_dir: expected a folder without a run under way, got {folder}"
-        ) from None
-    return file
 
 
 def _new_folder(algorithm: str, config: RunConfig) -> Path:

@@ -27,7 +27,7 @@ from algos.command_line import RunConfig
 from algos.curves import draw_curve
 from algos.environments import Episodes, whole_episodes_ended
 from algos.evaluation import Evaluation, Score
-from algos.folders import lock, open_folder
+from algos.folders import open_folder
 from algos.logs import Log
 from algos.reproducibility import get_generators, set_generators
 from algos.videos import record_episode
@@ -97,7 +97,6 @@ class Run:
         if config.resume:
             self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
         self._first_iteration = self.iteration
-        self.folder = open_folder(algorithm, config)
         self._target = config.target
         self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
@@ -107,7 +106,7 @@ class Run:
         kept = {"evaluation": self._under_way["n_steps"] - 1} if self._under_way else {}
         self._create_agent = create_agent
         with ExitStack() as opened:  # Closes them where one of them fails.
-            opened.enter_context(lock(self.folder))
+            self.folder = opened.enter_context(open_folder(algorithm, config))
             opened.callback(self._forget_unless_begun)
             self._log = Log(self.folder, config.total_steps, self.n_steps, kept, config.track)
             opened.callback(self._log.close)

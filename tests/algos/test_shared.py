@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib.util
 import inspect
+import json
 import math
 import random
 import subprocess
@@ -41,7 +42,7 @@ from algos.environments import (
     whole_episodes_ended,
 )
 from algos.evaluation import Evaluation, Score
-from algos.folders import lock, open_folder
+from algos.folders import open_folder
 from algos.logs import Log, Table, read_table
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
@@ -654,35 +655,42 @@ def test_help_lists_every_option_with_its_sentence(capsys, algorithm):
 # --- Runs. ---
 
 
+def folder_of(config: RunConfig) -> Path:
+    """Opens the folder of a run, and leaves it."""
+    with open_folder("x", config) as folder:
+        return folder
+
+
 def test_a_run_does_not_write_over_another(tmp_path):
     config = countdown(checkpoint_dir=str(tmp_path))
-    assert open_folder("x", config) == tmp_path
+    assert folder_of(config) == tmp_path
     with pytest.raises(FileExistsError, match="expected no run in it, .* it has no checkpoint yet"):
-        open_folder("x", config)
+        folder_of(config)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
     checkpoints.save(elsewhere, {})
     with pytest.raises(FileExistsError, match="expected no run in it"):
-        open_folder("x", dataclasses.replace(config, resume=str(elsewhere)))
+        folder_of(dataclasses.replace(config, resume=str(elsewhere)))
     checkpoints.save(tmp_path, {})
     with pytest.raises(FileExistsError, match="expected no run in it, .* resume it?"):
-        open_folder("x", config)
+        folder_of(config)
     with pytest.raises(NotADirectoryError, match="checkpoint_dir: expected a folder, got the file"):
-        open_folder("x", dataclasses.replace(config, checkpoint_dir=str(tmp_path / "config.json")))
-    assert open_folder("x", dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
+        folder_of(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "config.json")))
+    assert folder_of(dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
 
 
 def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
     config = countdown(checkpoint_dir=str(tmp_path))
-    open_folder("x", config)
-    checkpoints.save(tmp_path, {})
-    options = (tmp_path / "config.json").read_text()
-    again = dataclasses.replace(config, resume=str(tmp_path), seed=7)
-    with lock(tmp_path):
+    again = dataclasses.replace(config, resume=str(tmp_path), seed=config.seed + 7)
+    with open_folder("x", config):
+        checkpoints.save(tmp_path, {})
+        options = (tmp_path / "config.json").read_text()
         with pytest.raises(RuntimeError, match="expected a folder without a run under way, got "):
-            open_folder("x", again)
-    assert (tmp_path / "config.json").read_text() == options
-    assert open_folder("x", again) == tmp_path
+            folder_of(again)
+        assert (tmp_path / "config.json").read_text() == options
+    assert json.loads(options)["seed"] == config.seed
+    assert folder_of(again) == tmp_path
+    assert json.loads((tmp_path / "config.json").read_text())["seed"] == again.seed
 
 
 def test_a_run_that_fails_before_it_begins_leaves_its_folder_to_another(scripted_run, monkeypatch):
@@ -731,7 +739,7 @@ def test_what_a_checkpoint_lacks_is_named(resumed):
 
 def test_a_runs_folder_names_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = open_folder("x", RunConfig(env_id="ALE/Pong-v5", seed=3))
+    folder = folder_of(RunConfig(env_id="ALE/Pong-v5", seed=3))
     assert folder.parent == Path("runs")
     assert folder.name.startswith("ALE-Pong-v5__x__3__")
 
@@ -739,7 +747,7 @@ def test_a_runs_folder_names_it(tmp_path, monkeypatch):
 def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda _: "now")
-    names = [open_folder("x", RunConfig(env_id="a")).name for _ in range(3)]
+    names = [folder_of(RunConfig(env_id="a")).name for _ in range(3)]
     assert names == ["a__x__0__now", "a__x__0__now-2", "a__x__0__now-3"]
 
 
