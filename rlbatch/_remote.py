@@ -95,8 +95,12 @@ class RemoteWorker:
         finally:
             os.close(descriptors[0])
             os.close(lifeline)
-        self._guarded(self.connection.send, sys.path)
-        self._guarded(self.connection.send_bytes, payload)
+        try:
+            self._guarded(self.connection.send, sys.path)
+            self._guarded(self.connection.send_bytes, payload)
+        except BaseException:  # Nobody else knows the process yet.
+            self.stop(0.0)
+            raise
 
     def send(self, command: Command, packed: bytes) -> None:
         """Sends a command that has been packed.

@@ -5,6 +5,8 @@ Every test is held to the five seconds, and to leaving no process, by `nothing_l
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import textwrap
@@ -233,8 +235,8 @@ def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
     batcher.execute()
     with Timer():
         for _ in range(2):  # Nothing is lost: it may be asked again.
-            with pytest.raises(WorkerTimeoutError, match="within 0.5 s, got none") as caught:
-                batcher.get(timeout=0.5)
+            with pytest.raises(WorkerTimeoutError, match="within 1.5 s, got none") as caught:
+                batcher.get(timeout=1.5)
             assert "test_batcher_failures.py" in caught.value.child_traceback
             assert caught.value.child_traceback.count(" in step\n") == 2  # One of each process.
     assert batcher.get(blocking=False) == (None, None)
@@ -269,7 +271,7 @@ def test_an_environment_that_hangs_in_close_is_given_up(timeout, monkeypatch):
         def close(self):
             time.sleep(1000)
 
-    monkeypatch.setattr("rlbatch.batcher._CLOSE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("rlbatch.batcher._CLOSE_TIMEOUT_S", 1.5)
     batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=timeout)
     with pytest.raises(WorkerTimeoutError, match="workers 0 .close.") as caught, Timer():
         batcher.close()
@@ -609,13 +611,33 @@ def test_batchers_are_independent():
 
 
 def test_a_worker_that_does_not_read_is_reported(monkeypatch):
-    monkeypatch.setattr("rlbatch._remote._SEND_TIMEOUT_S", 1)
     with make_batcher(1) as batcher:
-        os.kill(batcher._workers[0]._process.pid, signal.SIGSTOP)
+        worker = batcher._workers[0]
+        # From here on: a worker may take longer than this to start and read.
+        monkeypatch.setattr("rlbatch._remote._SEND_TIMEOUT_S", 1)
+        with socket.socket(fileno=os.dup(worker.connection.fileno())) as pipe:
+            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
+        os.kill(worker._process.pid, signal.SIGSTOP)
         started = time.monotonic()
         with pytest.raises(WorkerError, match="worker 0: expected it to read update within 1 s"):
             batcher.update(torch.zeros(10**7))
         assert time.monotonic() - started < 10
+
+
+def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started():
+    # Far more than the pipe holds, so that sending it takes until the worker reads.
+    arguments = {"weights": torch.zeros(4 * 10**6)}
+    before = set(os.listdir("/proc/self/fd"))
+    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    signal.setitimer(signal.ITIMER_REAL, 0.5)
+    try:
+        with pytest.raises(KeyboardInterrupt) as kept:  # With its frames.
+            make_batcher(1, agent_args=arguments)
+    finally:
+        signal.signal(signal.SIGALRM, handler)
+    assert not children()
+    assert set(os.listdir("/proc/self/fd")) <= before
+    del kept
 
 
 def test_no_process_is_left_of_a_batcher_that_is_never_made():

@@ -145,7 +145,7 @@ def test_a_crash_is_one_cases_failure(monkeypatch):
 def test_a_hang_is_one_cases_failure(monkeypatch):
     monkeypatch.setattr(conformance, "_run_child", hang)
     cases = game_cases(5, ["pong", "tennis"])
-    found = {result.case.game: result for result in run_cases(cases, timeout_s=4)}
+    found = {result.case.game: result for result in run_cases(cases, timeout_s=10)}
     assert found["tennis"].failure is None
     assert found["pong"].failure.startswith("took too long, after frame 0")
 
