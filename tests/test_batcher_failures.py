@@ -627,7 +627,7 @@ def test_a_worker_that_does_not_read_is_reported(monkeypatch):
 def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started():
     # Far more than the pipe holds, so that sending it takes until the worker reads.
     arguments = {"weights": torch.zeros(4 * 10**6)}
-    before = set(os.listdir("/proc/self/fd"))
+    processes, descriptors = children(), set(os.listdir("/proc/self/fd"))
     handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.5)
     try:
@@ -635,8 +635,8 @@ def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started():
             make_batcher(1, agent_args=arguments)
     finally:
         signal.signal(signal.SIGALRM, handler)
-    assert not children()
-    assert set(os.listdir("/proc/self/fd")) <= before
+    assert children() == processes
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
     del kept
 
 
