@@ -23,7 +23,7 @@ from tests.batchers import CountingAgent, make_batcher
 from tests.helpers import CountingEnv, CountingGym, FailingGym
 
 ROOT = Path(__file__).parents[1]
-SOON_S = 10.0
+SOON_S = 5.0
 
 
 def children(pid="self"):
@@ -235,8 +235,8 @@ def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
     batcher.execute()
     with Timer():
         for _ in range(2):  # Nothing is lost: it may be asked again.
-            with pytest.raises(WorkerTimeoutError, match="within 1.5 s, got none") as caught:
-                batcher.get(timeout=1.5)
+            with pytest.raises(WorkerTimeoutError, match="within 0.5 s, got none") as caught:
+                batcher.get(timeout=0.5)
             assert "test_batcher_failures.py" in caught.value.child_traceback
             assert caught.value.child_traceback.count(" in step\n") == 2  # One of each process.
     assert batcher.get(blocking=False) == (None, None)
@@ -271,7 +271,7 @@ def test_an_environment_that_hangs_in_close_is_given_up(timeout, monkeypatch):
         def close(self):
             time.sleep(1000)
 
-    monkeypatch.setattr("rlbatch.batcher._CLOSE_TIMEOUT_S", 1.5)
+    monkeypatch.setattr("rlbatch.batcher._CLOSE_TIMEOUT_S", 0.5)
     batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=timeout)
     with pytest.raises(WorkerTimeoutError, match="workers 0 .close.") as caught, Timer():
         batcher.close()
@@ -513,7 +513,7 @@ def test_workers_end_when_the_script_is_killed_while_they_start(tmp_path):
     pid = int([process.stdout.readline() for _ in range(3)][-1])
     process.stdout.close()
     # It imports first what it needs, for seconds, and then sees that it is alone.
-    wait_for_end([pid], within_s=2 * SOON_S)
+    wait_for_end([pid], within_s=4 * SOON_S)
 
 
 @pytest.mark.parametrize("step", ["time.sleep(1000)", "re.match('(a+)+$', 'a' * 60 + 'b')"])
