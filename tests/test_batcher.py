@@ -128,7 +128,7 @@ def test_trajectories_are_equal_however_the_environments_are_split():
                     batches.append(trajectories)
             return batches
 
-    for kind, splits in ((GymEnv, (0, 1, 2, 4)), (GymEnvInf, (0, 2))):
+    for kind, splits in ((GymEnv, (0, 1, 4)), (GymEnvInf, (0, 2))):
         reference = acquire(0, kind)
         assert any(batch.trajectories["_observation/done"].any() for batch in reference)
         first = reference[0].trajectories["observation/frame"][:, 0]
@@ -464,7 +464,7 @@ def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
     def descriptors():
         return len(os.listdir("/proc/self/fd"))
 
-    for attempt in range(3):
+    for attempt in range(2):
         if attempt == 1:  # The first may open files for good: /dev/urandom and the like.
             shared, opened = sorted(os.listdir("/dev/shm")), descriptors()
         with make_batcher(2, [3]) as batcher:
