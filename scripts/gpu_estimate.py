@@ -21,18 +21,20 @@ if the observations, which have many warps, use `--utilisation` of its slots: wh
 (`frames_per_second`), and where one ends in every step of four frames
 (`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
 warp has an equal share of the first-level cache, the second-level cache and those of instructions
-never miss. Prints a table and one JSON object. The committed one is of
+never miss. Prints a line per game, a table and one JSON object. The committed one is of all games,
+which takes an hour on two cores:
 
-    python -m scripts.gpu_estimate --games pong pitfall2 ms_pacman asteroids breakout robotank \
-        montezuma_revenge klax kaboom enduro crossbow elevator_action air_raid battle_zone \
-        seaquest space_invaders solaris sir_lancelot haunted_house ice_hockey yars_revenge \
-        --out benchmarks/results/gpu_estimate.json
+    python -m scripts.gpu_estimate --out benchmarks/results/gpu_estimate.json
 """
 
 from __future__ import annotations
 
+import concurrent.futures
 import math
+import multiprocessing
+import os
 import statistics
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,7 +44,7 @@ import tyro
 
 from benchmarks.report import Report
 from rlbatch import DictTensor
-from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.envs.atari._device import DeviceJob
 from scripts import sass
 
@@ -58,8 +60,10 @@ _FRAME_SKIP = 4  # As by default.
 class Config:
     """What to estimate."""
 
-    games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "asteroids")
-    """Which games; compiling the kernels of one takes most of a minute."""
+    games: tuple[str, ...] = tuple(GAMES)
+    """Which games; one takes about a minute, and another if its kernels are to be compiled."""
+    n_games_at_once: int = os.cpu_count() or 1
+    """How many games are played at the same time, in processes."""
     n_steps: int = 4
     """Steps of four frames that are counted."""
     n_before: int = 500
@@ -149,15 +153,18 @@ def frames_per_second(counts: dict[str, Any], config: Config, *, resets: bool) -
     return _HERTZ / (step + observe + reset)
 
 
-def main(config: Config) -> None:
-    """Counts all games; prints a table and one JSON object."""
+def main(config: Config) -> int:
+    """Counts all games; prints a table and one JSON object, and returns the exit status.
+
+    Raises:
+        ValueError: There is no game.
+    """
+    if not config.games:
+        raise ValueError("games: expected at least one, got none")
+    found, failures = count_all(config)
     columns = ["step slots", "observe slots", "threads", "cycles/warp", "frames/s", "with resets"]
     report = Report("gpu_estimate", ["game", *columns])
-    found = {}
-    for game in config.games:
-        one = found[game] = count(game, config)
-        one["frames_per_second"] = frames_per_second(one, config, resets=False)
-        one["frames_per_second_with_resets"] = frames_per_second(one, config, resets=True)
+    for game, one in found.items():
         report.row(
             game,
             f"{one['step_slots']:,.0f}",
@@ -167,9 +174,7 @@ def main(config: Config) -> None:
             f"{one['frames_per_second']:,.0f}",
             f"{one['frames_per_second_with_resets']:,.0f}",
         )
-    for name in [name for name in found[config.games[0]] if name != "shares"]:
-        logarithms = [math.log(one[name]) for one in found.values()]
-        report.figure(f"geomean_{name}", math.exp(statistics.fmean(logarithms)))
+    over_games(report, found)
     assumed = {
         "architecture": sass.ARCHITECTURE,
         "lanes": config.lanes,
@@ -178,9 +183,43 @@ def main(config: Config) -> None:
         "latencies": {**sass.LATENCIES, "first-level miss": sass.MISS_LATENCY},
     }
     report.figure("assumed", assumed)
+    report.figure("failures", failures)
     report.figure("games", found)
     report.finish(config.out)
+    return int(bool(failures))
+
+
+def count_all(config: Config) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Plays the games; returns the figures of each, in their order, and what failed."""
+    # Not forked: PyTorch has threads.
+    context = multiprocessing.get_context("spawn")
+    found, failures = {}, {}
+    with concurrent.futures.ProcessPoolExecutor(config.n_games_at_once, context) as pool:
+        game_of = {pool.submit(count, game, config): game for game in config.games}
+        for done in concurrent.futures.as_completed(game_of):
+            game = game_of[done]
+            try:
+                one = found[game] = done.result()
+            except Exception as error:
+                failures[game] = f"{type(error).__name__}: {error}"
+                print(f"{game}: {failures[game]}", flush=True)
+                continue
+            one["frames_per_second"] = frames_per_second(one, config, resets=False)
+            one["frames_per_second_with_resets"] = frames_per_second(one, config, resets=True)
+            print(f"{game}: {one['frames_per_second']:,.0f} frames/s", flush=True)
+    return {game: found[game] for game in config.games if game in found}, failures
+
+
+def over_games(report: Report, found: dict[str, dict[str, Any]]) -> None:
+    """Adds the geometric mean of every figure, and which game is the slowest."""
+    report.figure("n_games", len(found))
+    for name in [name for name in next(iter(found.values()), {}) if name != "shares"]:
+        logarithms = [math.log(one[name]) for one in found.values()]
+        report.figure(f"geomean_{name}", math.exp(statistics.fmean(logarithms)))
+    for name in ("frames_per_second", "frames_per_second_with_resets"):
+        slowest = min(found, key=lambda game: found[game][name], default=None)
+        report.figure(f"least_{name}", slowest and {slowest: found[slowest][name]})
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    sys.exit(main(tyro.cli(Config, description=__doc__)))
