@@ -62,7 +62,7 @@ def main(config: Config) -> None:
         for k in range(config.n_executes):
             started = time.perf_counter()
             batcher.execute()
-            trajectories, _ = batcher.get()
+            trajectories, _ = batcher.get(copy=False)  # Until the next execute.
             info, steps = trajectories.info, trajectories.trajectories
             rows = slice(0, 64)  # A minibatch, as a learner would see it.
             stacks = stack_frames(

@@ -37,7 +37,7 @@ from rlbatch.errors import (
     ShapeError,
     WorkerError,
     WorkerTimeoutError,
-    as_device,
+    as_present_device,
 )
 from rlbatch.seeding import worker_seeds
 
@@ -161,8 +161,8 @@ class RL_Batcher:
                 f"{env_args['seed']!r}"
             )
         self._n_timesteps, self._timeout = n_timesteps, timeout
-        self._device = _present("device", device)
-        agents_info_device = _present("info_device", info_device)
+        self._device = as_present_device(device)
+        agents_info_device = as_present_device(info_device, "info_device")
         settings = TorchSettings.of_the_caller(num_threads)
         self._templates = {"agent_info": _template("agent_info", agent_info)}
         self._templates["env_info"] = _template("env_info", env_info)
@@ -549,18 +549,6 @@ def _check_timeout(timeout: float | None) -> None:
         raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
     if not timeout >= 0:
         raise ValueError(f"timeout: expected at least 0 s, got {timeout}")
-
-
-def _present(name: str, device: DeviceLike) -> torch.device:
-    """Returns a device that is there.
-
-    Raises:
-        ValueError: It is none, or is not there.
-    """
-    found = as_device(device, name)
-    if found.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"{name}: expected one that is there, got {found} without CUDA")
-    return found
 
 
 def _template(name: str, info: DictTensor | None) -> DictTensor:

@@ -18,6 +18,7 @@ import torch
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.atari.roms import RomNotFoundError, rom_folder
+from rlbatch.errors import as_device
 
 _CUDA_EXTRA = "pip install 'rlbatch[cuda13]'; with a driver for CUDA 12, 'rlbatch[cuda12]'"
 
@@ -96,6 +97,17 @@ def check_compiler() -> Finding:
     return Finding(True, f"{architecture}: {path}")
 
 
+def check_kernels() -> Finding:
+    """Whether the kernels start on this GPU: its driver may be older than CuPy's CUDA."""
+    if not torch.cuda.is_available():
+        return Finding(None, "not started: there is no GPU")
+    try:
+        build.device_kernels([find_game("pong")], as_device("cuda"))
+    except build.BuildError as error:
+        return Finding(False, str(error), _CUDA_EXTRA)
+    return Finding(True, "they start")
+
+
 def check_extras() -> Finding:
     """What else is installed of the extras."""
     packages = (
@@ -122,6 +134,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "GPU": check_driver,
     "CuPy": check_cupy,
     "GPU compiler": check_compiler,
+    "GPU kernels": check_kernels,
     "extras": check_extras,
 }
 

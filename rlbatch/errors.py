@@ -122,6 +122,26 @@ def as_device(device: DeviceLike, name: str = "device") -> torch.device:
     return torch.device("cpu") if device.type == "cpu" else device  # Without an index.
 
 
+def as_present_device(device: DeviceLike, name: str = "device") -> torch.device:
+    """Returns the device like `as_device`, if it is there.
+
+    Raises:
+        ValueError: It is none, or is not there.
+
+    Example:
+        >>> as_present_device("cpu")
+        device(type='cpu')
+    """
+    found = as_device(device, name)
+    if found.type != "cuda":
+        return found
+    n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if found.index >= n_devices:
+        there = f"of {n_devices} CUDA devices" if n_devices else "without CUDA"
+        raise ValueError(f"{name}: expected one that is there, got {found} {there}")
+    return found
+
+
 def add_environment_note(error: BaseException, environment: int) -> None:
     """Marks an exception with the number of the environment, in its batch, that raised it."""
     with contextlib.suppress(AttributeError):  # Of a class that is frozen.

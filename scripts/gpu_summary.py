@@ -61,10 +61,22 @@ def _step(out: Path, steps: Path, name: str, code: str, start: str, end: str) ->
         result["tests"] = _tests(out / "gpu_tests.xml")
         empty = "" if result["tests"].get("passed") else "no test passed"
     else:
-        result["figures"] = _last_json((steps / f"{name}.out").read_text())
-        empty = "" if result["figures"] else "no JSON object at the end"
+        output = (steps / f"{name}.out").read_text()
+        result["figures"] = _last_json(output)
+        empty = _missing(name, output, result["figures"])
     result["problem"] = empty if code == "0" else f"exit code {code}"
     return result
+
+
+def _missing(name: str, output: str, figures: dict | None) -> str:
+    """Says what a step that ended well has not done; "" for nothing."""
+    if not figures:
+        return "no JSON object at the end"
+    if name.startswith("learning_") and not figures["n_solved"]:
+        return "the score was not reached"
+    if name == "kernel_profile" and "gpu__time_duration.sum" not in output:
+        return "no kernel was profiled"
+    return ""
 
 
 def _tests(report: Path) -> dict:

@@ -89,6 +89,28 @@ def _on_gpu(index: Any) -> Any:
     return index.to(GPU) if is_elsewhere else index
 
 
+class PlayedStream:
+    """A stream of a played GPU, which does everything at once, and tells what it is asked for."""
+
+    def __init__(self, gpu: PlayedGPU, *_: Any):
+        self._gpu = gpu
+
+    def wait_stream(self, other: PlayedStream) -> None:
+        self._gpu.launches.append(("wait_stream", self, other))
+
+
+class PlayedKernels:
+    """Kernels of a played GPU, started on its current stream."""
+
+    def __init__(self, gpu: PlayedGPU):
+        self._gpu, self._kernels = gpu, build._grid_kernels()
+        self.sizes = self._kernels.sizes
+
+    def launch(self, name: str, *arguments: Any) -> None:
+        self._gpu.launches.append((name, self._gpu.stream))
+        self._kernels.launch(name, *arguments)
+
+
 class _Created(TorchFunctionMode):
     """Creates tensors from data on the host, and moves them to the GPU, as PyTorch does inside."""
 
@@ -107,11 +129,16 @@ class PlayedGPU(TorchDispatchMode):
 
     Attributes:
         crossings: What has crossed between host and GPU, or made the host wait; a line each.
+        launches: The kernels that were started, and on which stream, in turn with streams that were
+            told to wait for others.
+        stream: The current one.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.crossings: list[str] = []
+        self.launches: list[tuple] = []
+        self.stream = PlayedStream(self)
         self._is_alone = False
 
     @contextlib.contextmanager
@@ -122,6 +149,15 @@ class PlayedGPU(TorchDispatchMode):
             yield
         finally:
             self._is_alone = False
+
+    @contextlib.contextmanager
+    def on(self, stream: PlayedStream) -> Iterator[None]:
+        """Makes a stream the current one."""
+        before, self.stream = self.stream, stream
+        try:
+            yield
+        finally:
+            self.stream = before
 
     def cross(self, what: str) -> None:
         """Notes that something crosses or waits, or raises; see `alone`."""
@@ -207,12 +243,17 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
         pytest.skip("there is a GPU, which is not to be played")
     _register_guard()
     gpu = PlayedGPU()
-    properties = types.SimpleNamespace(multi_processor_count=1, major=9, minor=0)
-    kernels = build._grid_kernels()
+    properties = types.SimpleNamespace(
+        multi_processor_count=1, major=9, minor=0, shared_memory_per_multiprocessor=228 * 1024
+    )
+    kernels = PlayedKernels(gpu)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: "the only stream")
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: gpu.stream)
+    monkeypatch.setattr(torch.cuda, "Stream", functools.partial(PlayedStream, gpu))
+    monkeypatch.setattr(torch.cuda, "stream", gpu.on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
     monkeypatch.setattr(build, "device_kernels", lambda games, _: [kernels] * len(games))
     swaps = torch.__future__.get_swap_module_params_on_conversion()

@@ -314,6 +314,11 @@ def test_a_cuda_device_that_is_not_there_is_named():
         make_batcher(0, info_device="cuda")
 
 
+def test_a_gpu_that_is_one_too_many_is_named(played_gpu):
+    with pytest.raises(ValueError, match="^device: .*, got cuda:1 of 1 CUDA devices"):
+        make_batcher(0, device="cuda:1")
+
+
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [

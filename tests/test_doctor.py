@@ -40,6 +40,21 @@ def test_it_names_what_is_missing_and_the_remedy() -> None:
     assert result.returncode == int(torch.cuda.is_available())
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_a_driver_that_is_too_old_for_the_kernels(monkeypatch, capsys) -> None:
+    """PyTorch may have a GPU, as its CUDA is older, where kernels do not start."""
+    pytest.importorskip("cupy")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H100")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert doctor.main() == 1
+    printed = capsys.readouterr().out
+    assert "GPU compiler   ok" in printed
+    assert "GPU kernels    MISSING  AtariEnv on CUDA: expected kernels that start" in printed
+    assert "-> pip install 'rlbatch[cuda13]'" in printed
+
+
 def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

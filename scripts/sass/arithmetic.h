@@ -56,11 +56,12 @@ class Arithmetic : public Registers {
         set_words([&](int l) { return permuted(a[l], b[l], c[l]); });
         break;
       }
-      case IDP: {  // Of four bytes without a sign.
+      case IDP: {  // Of four bytes, or of two words and the lower two bytes, without a sign.
         const Words a = source(0), b = source(1), c = source(2);
+        const u32 n = i.flags & kPairs16 ? 2 : 4, bits = 32 / n, mask = ~0u >> (32 - bits);
         set_words([&](int l) {
           u32 sum = c[l];
-          for (u32 k = 0; k < 32; k += 8) sum += (a[l] >> k & 255) * (b[l] >> k & 255);
+          for (u32 k = 0; k < n; ++k) sum += (a[l] >> k * bits & mask) * (b[l] >> k * 8 & 255);
           return sum;
         });
         break;

@@ -32,7 +32,7 @@ _MODIFIERS = {
     "VIMNMX3": {"U32": "Unsigned", "RELU": "Relu"},
     "VIADDMNMX": {"U32": "Unsigned", "RELU": "Relu"},
     "FLO": {"U32": "", "SH": "ShiftAmount"},
-    "IDP": {"4A": "", "U8": ""},
+    "IDP": {"4A": "", "U8": "", "2A": "Pairs16", "LO": "", "U16": ""},
     "CS2R": {"32": ""},
     "HFMA2": {"MMA": ""},
     "LDC": {"64": "Is64"},

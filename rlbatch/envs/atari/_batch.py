@@ -127,6 +127,17 @@ class Batch:
                 raise ValueError(f"ids: expected numbers from 0 to {self.n_envs - 1}, got {number}")
         return numbers
 
+    def ids_once(self, ids: Any) -> list[int]:
+        """Returns numbers of environments that are to be written; see `ids`.
+
+        Raises:
+            ValueError: One of them is there twice, and which is to stay is not known.
+        """
+        numbers = self.ids(ids)
+        if len(set(numbers)) < len(numbers):
+            raise ValueError(f"ids: expected every environment once, got {numbers}")
+        return numbers
+
     # --- States: a header that says whose they are, and the core's bytes. ---
 
     def _with_headers(self, ids: list[int], bodies: np.ndarray) -> np.ndarray:

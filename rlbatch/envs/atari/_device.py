@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,9 @@ _STEP_THREADS = 4 * _WARP
 # Of a multiprocessor. It runs twelve at once (`RLB_KERNEL` in `native/device.cu`), but to have more
 # of them, with fewer environments each, gains nothing (`scripts/gpu_estimate.py --lanes`).
 _WARPS_AT_LEAST = 8
+# Of shared memory CUDA takes so much for itself in every block, and Turing has so much, the least.
+# Source: CUDA C++ Programming Guide, chapter "Compute Capabilities".
+_BLOCK_BYTES, _LEAST_SHARED_BYTES = 1024, 64 * 1024
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
@@ -77,8 +81,8 @@ class DeviceBatch(Batch):
     Attributes:
         device: As above.
         results: [n_envs] per name, on the device; written over by the next step.
-        n_warps: Over how many warps the environments of a game are spread, until these are full.
-            Those of a warp wait for each other, so the fewer they are, the sooner they are done.
+        n_warps: Over how many warps the environments are spread, until these are full. Those of a
+            warp wait for each other, so the fewer they are, the sooner they are done.
 
     Raises:
         TypeError, ValueError: An argument, or an option for one of the games, is out of range.
@@ -93,8 +97,10 @@ class DeviceBatch(Batch):
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = build.device_kernels(self._in_turn, device)
         self._streams = [_current_stream(device)]  # The memory's own, and others that use it.
-        self._is_open = True
-        self.n_warps = _n_warps(device)
+        self._is_open = self._is_whole = True
+        self.n_warps = min(_n_warps(device, kernels.sizes) for kernels in self._kernels)
+        is_alone = device.type == "cpu" or len(self._in_turn) == 1
+        self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
@@ -209,6 +215,27 @@ class DeviceBatch(Batch):
 
     # --- Kernels; none of these waits. ---
 
+    @contextlib.contextmanager
+    def left_whole(self, where: str) -> Iterator[None]:
+        """Launches kernels that only together leave the environments as others may find them.
+
+        Raises:
+            CallOrderError: It is closed; or, but for a reset, an exception has come between such
+                kernels before: Ctrl-C, or memory that ran out.
+        """
+        self.check_open(where)
+        self._check_whole(where)
+        self._is_whole = False
+        yield
+        self._is_whole = True
+
+    def _check_whole(self, where: str) -> None:
+        if not self._is_whole and where != "reset":
+            raise CallOrderError(
+                f"{where}: expected whole environments, got some that an exception has left in the "
+                "middle of a step; reset"
+            )
+
     def step(
         self,
         jobs: torch.Tensor | DeviceJob,
@@ -227,25 +254,46 @@ class DeviceBatch(Batch):
         job, of_each = (jobs, None) if isinstance(jobs, DeviceJob) else (DeviceJob.NONE, jobs)
         pointers = (_pointer(one) for one in (of_each, actions, seeds))
         arguments: list[np.generic] = [np.int32(job), *pointers]
-        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+        for i, kernels, batch in self._side_by_side():
             n = self._n_of(i)
-            n_lanes = min(_WARP, -(-n // self.n_warps))
+            n_lanes = min(_WARP, n, -(-self.n_envs // self.n_warps))
             n_threads = _STEP_THREADS if n_lanes == _WARP else n_lanes
             n_shared = kernels.sizes["NearMemory"] + n_threads * kernels.sizes["NearRAM"]
             n_blocks = -(-n // n_threads)
             kernels.launch("rlb_step", n_blocks, n_threads, n_shared, _pointer(batch), *arguments)
         self._note_stream()
 
-    def observe(self) -> torch.Tensor:
-        """Returns the stacks of observations, [n_envs, *observation_shape] uint8."""
+    def new_observations(self) -> torch.Tensor:
+        """Returns room for what `observe` writes."""
+        return torch.empty(self.shape, dtype=torch.uint8, device=self.device)
+
+    def observe(self, out: torch.Tensor) -> None:
+        """Writes the stacks of observations, [n_envs, *observation_shape] uint8."""
         self.check_open("observe")
-        out = torch.empty(self.shape, dtype=torch.uint8, device=self.device)
         shared = 0 if self.settings.obs_type == "ram" else self._kernels[0].sizes["Image"]
-        for i, (kernels, batch) in enumerate(zip(self._kernels, self._batches, strict=True)):
+        for i, kernels, batch in self._side_by_side():
             n = self._n_of(i)
             kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
         self._note_stream()
-        return out
+
+    def _side_by_side(self) -> Iterator[tuple[int, build.Kernels, torch.Tensor]]:
+        """Yields the games; what is launched for one of them does not wait for the others.
+
+        It begins after what the current stream has begun, which then waits for all of it.
+        """
+        games = zip(range(len(self._kernels)), self._kernels, self._batches, strict=True)
+        if not self._sides:
+            yield from games
+            return
+        current = torch.cuda.current_stream(self.device)
+        try:
+            for side, game in zip(self._sides, games, strict=True):
+                side.wait_stream(current)
+                with torch.cuda.stream(side):
+                    yield game
+        finally:
+            for side in self._sides:
+                current.wait_stream(side)
 
     def _note_stream(self) -> None:
         """Lets what the current stream has begun end before the memory is anybody else's."""
@@ -352,11 +400,12 @@ class DeviceBatch(Batch):
         """Waits for the device, and checks that nothing has gone wrong so far.
 
         Raises:
-            CallOrderError: It is closed.
+            CallOrderError: It is closed, or not whole; see `left_whole`.
             ValueError: There was an action that does not exist.
             RuntimeError: More was on a screen than there is memory for.
         """
         self.check_open(where)
+        self._check_whole(where)
         lost, wrong = self._errors.tolist()
         self._errors.zero_()
         if wrong:
@@ -371,11 +420,19 @@ class DeviceBatch(Batch):
             )
 
 
-def _n_warps(device: torch.device) -> int:
-    """Returns how many a GPU is to have; 1 where the CPU plays one, whose are to be full."""
+def _n_warps(device: torch.device, sizes: dict[str, int]) -> int:
+    """Returns how many a GPU is to have; 1 where the CPU plays one, whose are to be full.
+
+    They do not share a program in shared memory. Those for which that is too small would only run
+    when others have ended.
+    """
     if device.type == "cpu":
         return 1
-    return _WARPS_AT_LEAST * torch.cuda.get_device_properties(device).multi_processor_count
+    properties = torch.cuda.get_device_properties(device)
+    # Older versions of PyTorch do not tell it.
+    shared = getattr(properties, "shared_memory_per_multiprocessor", _LEAST_SHARED_BYTES)
+    n_fit = shared // (sizes["NearMemory"] + _WARP * sizes["NearRAM"] + _BLOCK_BYTES)
+    return max(1, min(_WARPS_AT_LEAST, n_fit)) * properties.multi_processor_count
 
 
 def _current_stream(device: torch.device) -> torch.cuda.Stream | None:

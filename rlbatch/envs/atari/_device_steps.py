@@ -46,27 +46,30 @@ class DeviceSteps:
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""
         self.batch.check_idle("reset")
-        if seeds is None:
-            self.batch.step(DeviceJob.RESET)
-        else:
-            self.batch.step(DeviceJob.LOAD, seeds=self.batch.uploaded(seeds))
-        return self._current()
+        with self.batch.left_whole("reset"):
+            if seeds is None:
+                self.batch.step(DeviceJob.RESET)
+            else:
+                self.batch.step(DeviceJob.LOAD, seeds=self.batch.uploaded(seeds))
+            return self._current()
 
     def reset_where(self, chosen: torch.Tensor) -> DictTensor:
         """Starts an episode in the chosen environments, [n_envs] bool."""
-        self.batch.step(_jobs(chosen, DeviceJob.RESET))
-        return self._current()
+        with self.batch.left_whole("reset_where"):
+            self.batch.step(_jobs(chosen, DeviceJob.RESET))
+            return self._current()
 
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
-        self.batch.check_open("step")
-        self.batch.step(DeviceJob.STEP, actions=action.to(torch.int64).contiguous())
-        last_frames = self.batch.observe()
-        after = self._after(action)
-        ended = self.batch.results["has_ended"].clone()
-        self.batch.step(DeviceJob.RESTART)
-        frames = self.batch.observe()
-        following = self._restarted(after, ended)
+        last_frames, frames = (self.batch.new_observations() for _ in range(2))
+        with self.batch.left_whole("step"):
+            self.batch.step(DeviceJob.STEP, actions=action.to(torch.int64).contiguous())
+            self.batch.observe(last_frames)
+            after = self._after(action)
+            ended = self.batch.results["has_ended"].clone()
+            self.batch.step(DeviceJob.RESTART)
+            self.batch.observe(frames)
+            following = self._restarted(after, ended)
         first, second = {"frame": last_frames, **after}, {"frame": frames, **following}
         return DictTensor.unchecked(first), DictTensor.unchecked(second)
 
@@ -78,8 +81,9 @@ class DeviceSteps:
 
     def observe(self) -> DictTensor:
         """Returns the observations to act on now."""
-        self.batch.step(DeviceJob.NONE)
-        return self._current()
+        with self.batch.left_whole("observe"):
+            self.batch.step(DeviceJob.NONE)
+            return self._current()
 
     def _current(self) -> DictTensor:
         """Returns where all environments are, after a job that was no step."""
@@ -88,18 +92,22 @@ class DeviceSteps:
         current = self._restarted(
             current, self.batch.results["has_ended"], current["initial_state"]
         )
-        return DictTensor.unchecked({"frame": self.batch.observe(), **current})
+        frames = self.batch.new_observations()
+        self.batch.observe(frames)
+        return DictTensor.unchecked({"frame": frames, **current})
 
     def decorrelate(self, n_steps: np.ndarray, actions: np.ndarray) -> DictTensor:
-        """Takes n_steps [n_envs] of the actions [t, n_envs], and starts to count there."""
+        """Takes n_steps [n_envs] of the actions [t, n_envs] after a reset; counts from there."""
         steps, chosen = (torch.from_numpy(one).to(self.batch.device) for one in (n_steps, actions))
-        for t in range(int(n_steps.max())):
-            self.batch.step(_jobs(steps > t, DeviceJob.STEP), actions=chosen[t].contiguous())
-            self.batch.observe()
-            self.batch.step(DeviceJob.RESTART)
-            self.batch.observe()
-        self.batch.step(DeviceJob.START_COUNT)
-        return self._current()
+        frames = self.batch.new_observations()
+        with self.batch.left_whole("reset"):
+            for t in range(int(n_steps.max())):
+                self.batch.step(_jobs(steps > t, DeviceJob.STEP), actions=chosen[t].contiguous())
+                self.batch.observe(frames)
+                self.batch.step(DeviceJob.RESTART)
+                self.batch.observe(frames)
+            self.batch.step(DeviceJob.START_COUNT)
+            return self._current()
 
     def _after(self, action: torch.Tensor) -> Tensors:
         """Returns what a step led to, but for frames."""

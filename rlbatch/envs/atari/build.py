@@ -368,11 +368,16 @@ class _CudaKernels:
     def __init__(self, path: Path, device: torch.device):
         cupy = import_cupy()
         self._device, self._cupy = device, cupy
-        with cupy.cuda.Device(device.index) as current:
-            current.use()  # A thread that has not used it yet may find no context otherwise.
-            module = cupy.RawModule(path=str(path))
-            self._functions = {name: module.get_function(name) for name in _KERNELS}
-        self.sizes = sizes_of(self, device)
+        try:
+            with cupy.cuda.Device(device.index) as current:
+                current.use()  # A thread that has not used it yet may find no context otherwise.
+                module = cupy.RawModule(path=str(path))
+                self._functions = {name: module.get_function(name) for name in _KERNELS}
+            self.sizes = sizes_of(self, device)
+        except (cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError) as error:
+            raise BuildError(
+                f"AtariEnv on CUDA: expected kernels that start on {device}, got {error}; {_EXTRA}"
+            ) from error
 
     def launch(
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic

@@ -24,7 +24,7 @@ from rlbatch.errors import (
     DeviceMismatchError,
     DtypeMismatchError,
     ShapeError,
-    as_device,
+    as_present_device,
 )
 from rlbatch.seeding import derived_seed, env_seeds
 
@@ -108,14 +108,12 @@ class AtariEnv(VecEnv):
         games: Sequence[str] | None = None,
         **options: Any,
     ):
-        self.device = as_device(device)
+        self.device = as_present_device(device)
         if self.device.type not in ("cpu", "cuda"):
             raise NotImplementedError(
                 f"device: expected cpu or cuda, got {self.device}; wrap the environment as "
                 f'DeviceEnv(env, "cpu", "{self.device}") to have its observations there'
             )
-        if self.device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"device: expected one that is there, got {self.device} without CUDA")
         check_count("n_envs", n_envs, 1)
         num_threads = options.pop("num_threads", 0)
         check_count("num_threads", num_threads, 0, MOST_THREADS)
@@ -292,12 +290,13 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
             TypeError: They are no tensor.
             ShapeError: The states are not as above.
-            ValueError: One is of another game, of other options, or damaged.
+            ValueError: One is of another game, of other options, or damaged, or `ids` has a number
+                twice.
         """
         self._check_was_reset("set_state")
         if not isinstance(states, torch.Tensor):
             raise TypeError(f"states: expected a tensor, got {type(states).__name__}")
-        self._batch.restore(self._batch.ids(ids), states.cpu().numpy())
+        self._batch.restore(self._batch.ids_once(ids), states.cpu().numpy())
 
     def from_ale(self, ale: Any, ids: Any = None) -> None:
         """Puts environments where a console of ale-py is, as if their episodes began there.
@@ -313,10 +312,10 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
-            ValueError: `ale` has another game.
+            ValueError: `ale` has another game, or `ids` has a number twice.
         """
         self._check_was_reset("from_ale")
-        self._batch.from_ale(self._batch.ids(ids), ale)
+        self._batch.from_ale(self._batch.ids_once(ids), ale)
 
     def bytes_per_env(self) -> int:
         """Returns the bytes that the largest environment takes, its observation stack included."""

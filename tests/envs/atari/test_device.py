@@ -346,6 +346,95 @@ def test_memory_is_known_to_the_streams_that_use_it(
     assert [one.used_on for one in memory] == [["another stream"]] * len(memory)
 
 
+def test_a_gpu_that_is_one_too_many_is_named(played_gpu: PlayedGPU) -> None:
+    with pytest.raises(ValueError, match="^device: .*, got cuda:1 of 1 CUDA devices"):
+        AtariEnv("pong", 2, device="cuda:1")
+
+
+@pytest.mark.parametrize("launch", [0, 1, 2, 3])
+def test_a_step_that_is_interrupted_has_to_be_followed_by_a_reset(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch, launch: int
+) -> None:
+    env, other = (AtariEnv("breakout", 2, device=GPU, seed=0) for _ in range(2))
+    for one in (env, other):
+        one.reset()
+    state = env.get_state()
+    kernels, n_launches = env._batch._kernels[0], len(played_gpu.launches)
+
+    def interrupted(*arguments: Any) -> None:
+        if len(played_gpu.launches) - n_launches == launch:
+            raise KeyboardInterrupt
+        type(kernels).launch(kernels, *arguments)
+
+    with monkeypatch.context() as context:
+        context.setattr(kernels, "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.step(acts(env))
+    for call in (
+        lambda: env.step(acts(env)),
+        lambda: env.reset_where(torch.ones(2, dtype=torch.bool, device=GPU)),
+        lambda: env.set_state(None, state),
+        env.observe,
+        env.get_state,
+        env.render,
+    ):
+        with pytest.raises(CallOrderError, match="expected whole environments, .*; reset"):
+            call()
+    for one in (env, other):
+        one.reset()
+        one.step(acts(one))
+    check_equal(env.observe(), other.observe().to("cpu"), "observe")
+
+
+def test_memory_that_runs_out_leaves_environments_as_they_are(
+    make: MakeEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = make("breakout", 2, seed=0)
+    env.reset()
+    state, room = env.get_state(), [env._batch.new_observations()]
+    with monkeypatch.context() as context:  # For one of the two observations of a step.
+        context.setattr(env._batch, "new_observations", room.pop)
+        with pytest.raises(IndexError):
+            env.step(acts(env))
+    assert torch.equal(env.get_state(), state)
+
+
+def test_games_run_side_by_side(played_gpu: PlayedGPU) -> None:
+    """Each on a stream of its own, which begins and ends with what the current one does."""
+    env = AtariEnv(games=["pong", "breakout"], n_envs=4, device=GPU, seed=0)
+    env.reset()
+    played_gpu.launches.clear()
+    env.step(acts(env))
+    current, (first, second) = played_gpu.stream, env._batch._sides
+    assert len({current, first, second}) == 3
+    for name in ("rlb_step", "rlb_observe") * 2:
+        part, played_gpu.launches = played_gpu.launches[:6], played_gpu.launches[6:]
+        assert part == [
+            ("wait_stream", first, current),
+            (name, first),
+            ("wait_stream", second, current),
+            (name, second),
+            ("wait_stream", current, first),
+            ("wait_stream", current, second),
+        ]
+    assert not played_gpu.launches
+    assert not AtariEnv("pong", 4, device=GPU, seed=0)._batch._sides
+
+
+@pytest.mark.parametrize(("shared", "expected"), [(228, 8), (100, 3), (64, 2), (9, 1), (None, 2)])
+def test_no_more_warps_than_have_shared_memory(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch, shared: int | None, expected: int
+) -> None:
+    about = torch.cuda.get_device_properties(GPU)
+    about.multi_processor_count = 10
+    if shared is None:  # Older versions of PyTorch.
+        del about.shared_memory_per_multiprocessor
+    else:
+        about.shared_memory_per_multiprocessor = shared * 1024
+    env = AtariEnv(games=["pong", "solaris"], n_envs=2, device=GPU, seed=0)
+    assert env._batch.n_warps == 10 * expected
+
+
 @pytest.mark.gpu
 def test_memory_is_kept_for_what_another_stream_still_runs() -> None:
     env = AtariEnv("pong", 256, device="cuda", seed=0)

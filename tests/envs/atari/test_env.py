@@ -530,6 +530,8 @@ def test_refuses_what_it_can_not_do():
             env.step(DictTensor({"action": wrong}))
     with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
         env.render([2])
+    with pytest.raises(ValueError, match=r"ids: expected every environment once, got \[1, 1\]"):
+        env.set_state([1, 1], env.get_state([0, 1]))
     ram = AtariEnv("pong", 1, obs_type="ram")
     ram.reset()
     with pytest.raises(ValueError, match="got ram, which draws nothing"):

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 
 import pytest
+import torch
 
 from rlbatch.envs.atari import GAMES, build, find_game
 from scripts.elf import Elf
@@ -133,6 +134,13 @@ def test_what_does_not_compile_is_an_error() -> None:
     flags = (*build.CUDA_FLAGS, "-DRLB_CART=1", "-DRLB_RULE=nonsense", "--gpu-architecture=sm_90")
     with pytest.raises(build.BuildError, match="nonsense"):
         build.compile_cubin(flags)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
+def test_kernels_that_do_not_start_are_an_error() -> None:
+    path = build.cubin_path(build.defines(find_game("pong")), "sm_90")
+    with pytest.raises(build.BuildError, match=r"start on cuda:0, got .*; pip install 'rlbatch\["):
+        build._CudaKernels(path, torch.device("cuda:0"))
 
 
 def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None:

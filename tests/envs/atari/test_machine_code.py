@@ -71,7 +71,7 @@ def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
         env._n_resets = 1  # Nothing happens here but the reset in question.
         env.set_state(None, native.get_state())
         env._batch.step(torch.tensor([DeviceJob.RESET, DeviceJob.NONE]).byte())
-        env._batch.observe()
+        env._batch.observe(env._batch.new_observations())
         native._batch.run(np.array([Job.RESET, Job.LOOK]), np.zeros(native._batch.shape, np.uint8))
         assert np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
         is_emulated = kernels_of(game).counts("rlb_step")[:, 0].sum() > 1e6
