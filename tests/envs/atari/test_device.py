@@ -313,8 +313,9 @@ def test_an_acquisition_stays_on_the_gpu() -> None:
 
 
 @pytest.mark.gpu
-def test_steps_in_a_cuda_graph() -> None:
-    plain, captured = (AtariEnv("pong", 64, device="cuda", seed=0) for _ in range(2))
+@pytest.mark.parametrize("games", [["pong"], ["pong", "breakout"]])  # On one stream; on several.
+def test_steps_in_a_cuda_graph(games: list[str]) -> None:
+    plain, captured = (AtariEnv(games=games, n_envs=64, device="cuda", seed=0) for _ in range(2))
     for env in (plain, captured):
         env.reset()
         env.step(acts(env))
