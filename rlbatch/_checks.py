@@ -214,3 +214,22 @@ def check_same_rows(
         raise ShapeError(f"{full}: expected {what} {wanted}, got {found}")
     check_dtype(full, tensor, like.dtype)
     check_device(where, tensor, like.device, stage)
+
+
+def versions_of(tensors: Tensors) -> dict[str, int]:
+    """Returns how often each tensor has been changed in place, as far as PyTorch counts that."""
+    return {key: one._version for key, one in tensors.items() if not one.is_inference()}
+
+
+def check_left_alone(where: str, tensors: Tensors, versions: dict[str, int]) -> None:
+    """Checks that nothing was changed in place since `versions_of`.
+
+    Raises:
+        ValueError: A tensor was; with its name.
+    """
+    for key, version in versions.items():
+        if tensors[key]._version != version:
+            raise ValueError(
+                f"{where}{key}: expected it to be left as it is, as it is stored, got it changed "
+                "in place; work on a copy"
+            )

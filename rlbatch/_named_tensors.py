@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from rlbatch.errors import (
 )
 
 Index = torch.Tensor | int | list[int]
+Named = TypeVar("Named", bound="NamedTensors")
 
 # torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
 _SIGNED = {
@@ -288,6 +289,16 @@ class NamedTensors:
 
     def _title(self) -> str:
         return f"n_elems={self.n_elems()}, device={self.device()}"
+
+
+def unshared(tensors: Named, *others: NamedTensors) -> Named:
+    """Returns the container with copies of the tensors that share memory with another's."""
+    if not tensors.variables:
+        return tensors
+    there = {one.untyped_storage().data_ptr() for other in others for one in other.values()}
+    return tensors._map(
+        lambda one: one.clone() if one.untyped_storage().data_ptr() in there else one
+    )
 
 
 def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device) -> torch.Tensor:

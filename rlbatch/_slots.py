@@ -192,6 +192,10 @@ class SlotWriter:
         self._all, self._observations = slice(None), slice(n)
         self._actions = slice(n, n + len(store.layout.action))
 
+    def version(self) -> int:
+        """Returns how often the slots were changed in place, but for what NumPy wrote."""
+        return self.lengths._version  # All are views of one block, which share a counter.
+
     def clear(self) -> None:
         """Forgets the last trajectories, so that padding is zero."""
         self.lengths.zero_()

@@ -20,12 +20,18 @@ import torch
 from torch.profiler import record_function
 from torch.utils import _pytree as pytree
 
+from rlbatch._checks import check_left_alone, versions_of
+from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.errors import DeviceMismatchError, EnvContractError, ShapeError
 from rlbatch.seeding import WorkerSeeds
 
 _AGENT_INFO = "agent_info/"
+_CHANGED = (
+    "agent.__call__: expected history and observation to be left as they are, as they are stored, "
+    "got one of them changed in place; work on a copy"
+)
 
 
 class Command(Enum):
@@ -190,7 +196,7 @@ class Worker:
             DeviceMismatchError: The observation is not on the batcher's device.
         """
         started = time.perf_counter()
-        answer = self.env.reset(env_info)
+        answer = self.env.reset(env_info.clone())  # What it was given is stored.
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise EnvContractError(f"env.reset: expected (observation, running), got {answer!r}")
         self._observation, self._running = answer
@@ -219,6 +225,7 @@ class Worker:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_is_dicttensor("agent.initial_state", "state", self._state)
             _check_device("agent.initial_state", self._recipe.device, state=self._state)
+            self._state = unshared(self._state, self._agent_info)
             self._is_fresh = False
         if self._slots is not None:
             self._start_slots(self._slots, self._slot_info())
@@ -255,21 +262,25 @@ class Worker:
 
         Raises:
             ShapeError: The agent's new state has not one row per environment that ran.
+            ValueError: The agent has changed in place what is stored.
         """
         history = self._history(t)
         started = time.perf_counter()
         # An agent may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        versions = _versions(observation) if t == 0 else {}  # It takes its time.
+        versions = versions_of(observation.variables) if t <= 1 else {}  # It takes its time.
+        stored = None if self._slots is None else self._slots.version()
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if not _is_answer(answer):
             _refuse_answer(answer)
-        if versions:
-            _check_left_alone(self._observation, versions)
+        check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
+        if stored is not None and stored != self._slots.version():
+            raise ValueError(_CHANGED)
         action, state = answer
         if state.variables and state.n_elems() != len(self._running):
             expected, found = len(self._running), state.n_elems()
             raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
+        state = unshared(state, self._observation, self._agent_info)  # It may be changed in place.
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
             arrays, following_arrays, following = self._slots.direct(t)
@@ -430,20 +441,6 @@ def _two_pairs(answer: Any) -> Any:
     return (after, ran), (following, running)
 
 
-def _versions(tensors: DictTensor) -> dict[str, int]:
-    """Returns how often each tensor has been changed in place, as far as PyTorch counts that."""
-    return {key: one._version for key, one in tensors.items() if not one.is_inference()}
-
-
-def _check_left_alone(observation: DictTensor, versions: dict[str, int]) -> None:
-    for key, version in versions.items():
-        if observation[key]._version != version:
-            raise ValueError(
-                f"agent.__call__: observation/{key}: expected it to be left as it is, as it is "
-                "stored, got it changed in place; work on a copy"
-            )
-
-
 def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:
     for name, value in values.items():
         if isinstance(value, torch.Tensor):
@@ -520,7 +517,11 @@ class LocalWorker:
         if self._generators is not None:
             _set_generators(self._generators)
         try:
-            with torch.inference_mode(False):
+            with contextlib.ExitStack() as modes:  # Of the caller's thread; a process has none.
+                modes.enter_context(torch.inference_mode(False))
+                for kind in ("cpu", "cuda"):
+                    if torch.is_autocast_enabled(kind):
+                        modes.enter_context(torch.autocast(kind, enabled=False))
                 yield
         finally:
             self._generators = _get_generators(self._device)
@@ -548,9 +549,12 @@ def _copied_args(agent_args: dict[str, Any]) -> dict[str, Any]:
 def _copied(value: Any) -> Any:
     """Returns a copy as it would arrive in a process."""
     # Tensors by themselves: PyTorch refuses to copy deeply what was computed with gradients.
+    leaves = pytree.tree_leaves(value)
+    for module in [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]:
+        leaves += [one for part in module.modules() for one in vars(part).values()]
     copies = {
         id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad)
-        for leaf in pytree.tree_leaves(value)
+        for leaf in leaves
         if isinstance(leaf, torch.Tensor) and not isinstance(leaf, torch.nn.Parameter)
     }
     return copy.deepcopy(value, memo=copies)

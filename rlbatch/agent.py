@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rlbatch._checks import check_same_keys
+from rlbatch._checks import check_left_alone, check_same_keys, versions_of
+from rlbatch._named_tensors import unshared
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import (
     DeviceLike,
@@ -131,6 +132,9 @@ class RL_Agent:
 
         Returns:
             The output and the new state, as from `__call__`.
+
+        Raises:
+            ValueError: The agent has changed an observation or the history in place.
         """
         if state is None:
             # A copy: an agent may change its state in place.
@@ -139,7 +143,13 @@ class RL_Agent:
         steps = trajectories.trajectories
         observation = steps.truncate_key("observation/").temporal_index(t)
         history = history_until(steps, t) if self.require_history() else None
-        return self(state, observation, agent_info, history)
+        versions = versions_of(steps.variables)
+        answer = self(state, observation, agent_info, history)
+        check_left_alone("call_replay: ", steps.variables, versions)
+        match answer:
+            case (output, DictTensor() as new_state):  # Which may be changed in place.
+                return output, unshared(new_state, observation, agent_info)
+        return answer  # Whoever has called looks at it.
 
 
 def history_until(steps: TemporalDictTensor, t: int) -> TemporalDictTensor:
@@ -240,7 +250,7 @@ def replay_agent_stateless(
     return getattr(agent, replay_method_name)(trajectories)
 
 
-_OWN = ("_agent", "_device", "_info_device", "_has_parameters_there")  # Of the class below.
+_OWN = ("_agent", "_device", "_info_device")  # Of the class below.
 
 
 class RL_Agent_CheckDevice(RL_Agent):
@@ -274,7 +284,6 @@ class RL_Agent_CheckDevice(RL_Agent):
         self.__dict__["_agent"] = agent
         self.__dict__["_device"] = as_device(device)
         self.__dict__["_info_device"] = as_device(info_device, "info_device")
-        self.__dict__["_has_parameters_there"] = False  # Since they were looked at last.
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:
         """Checks `agent_info`, the agent's parameters, and the state that comes out."""
@@ -294,8 +303,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         """Checks everything that goes in and comes out."""
         _check(self._info_device, "call", agent_info=agent_info)
         _check(self._device, "call", state=state, observation=observation, history=history)
-        if not self._has_parameters_there:
-            self._check_parameters("call")
+        self._check_parameters("call")
         answer = self._agent(state, observation, agent_info, history)
         if isinstance(answer, tuple):  # What else it may be is not looked at here.
             _check(self._device, "call", **dict(zip(("action", "new_state"), answer, strict=False)))
@@ -364,8 +372,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         return checked
 
     def _check_before_replay(self, name: str, batch: Trajectories) -> None:
-        if not self._has_parameters_there:
-            self._check_parameters(name)
+        self._check_parameters(name)
         has_info = any(key.startswith("agent_info/") for key in batch.info)
         found = as_device(self._agent.info_device)
         if name == "call_replay" and has_info and found != self._info_device:
@@ -384,7 +391,6 @@ class RL_Agent_CheckDevice(RL_Agent):
                     parameters=dict(module.named_parameters(name)),
                     buffers=dict(module.named_buffers(name)),
                 )
-        self.__dict__["_has_parameters_there"] = True
 
 
 def _check(device: torch.device, stage: str, **containers: Any) -> None:

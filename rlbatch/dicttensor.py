@@ -85,7 +85,10 @@ def masked_dicttensor(
         ShapeError: A shape differs, or the mask is not [B].
         DtypeMismatchError: A dtype differs.
         DeviceMismatchError: A device differs.
+        TypeError: One is a TemporalDictTensor.
     """
+    _check_has_no_lengths("dicttensor0", dicttensor0)
+    _check_has_no_lengths("dicttensor1", dicttensor1)
     check_same_keys("dicttensor1", dicttensor0, dicttensor1)
     return DictTensor.unchecked(
         {key: _masked(key, old, dicttensor1[key], mask) for key, old in dicttensor0.items()}
@@ -167,10 +170,13 @@ class DictTensor(NamedTensors):
             DtypeMismatchError: A dtype differs; it would be cast silently.
             DeviceMismatchError: A device differs.
             ShapeError: The shape of one row differs, or there are numbers in the place of rows.
+            TypeError: One is a TemporalDictTensor.
         """
         tensors = list(tensors)
         if not tensors:
             return DictTensor()
+        for element in tensors:
+            _check_has_no_lengths("cat", element)
         parts = [element.variables for element in tensors]
         check_can_cat(parts, n_common=1)
         return DictTensor.unchecked({key: torch.cat([p[key] for p in parts]) for key in parts[0]})
@@ -242,7 +248,8 @@ class TemporalDictTensor(NamedTensors):
 
     Args:
         from_dict: The tensors by key. The dict is copied, the tensors are not.
-        lengths: [B] int64, the number of valid steps of each row; None where all T are valid.
+        lengths: [B] int64, the number of valid steps of each row; None where all T are valid, or
+            for those of a TemporalDictTensor.
 
     Attributes:
         lengths: [B] int64, on the device of the tensors.
@@ -266,6 +273,8 @@ class TemporalDictTensor(NamedTensors):
     def __init__(self, from_dict: Mapping[str, torch.Tensor], lengths: torch.Tensor | None = None):
         self.variables = dict(from_dict)
         check_tensors(self.variables, n_common=2)
+        if lengths is None and isinstance(from_dict, TemporalDictTensor):
+            lengths = from_dict.lengths
         if lengths is None:
             if not self.variables:
                 raise ValueError("lengths: expected a tensor [B] where there are no keys, got None")
@@ -479,6 +488,7 @@ class Trajectories:
         trajectories: `observation/...`, `action/...`, `_observation/...` per step.
 
     Raises:
+        TypeError: `info` has steps, or `trajectories` has none.
         DeviceMismatchError: The two are not on one device.
         ShapeError: They have not the same number of rows.
     """
@@ -486,6 +496,11 @@ class Trajectories:
     __slots__ = ("info", "trajectories")
 
     def __init__(self, info: DictTensor, trajectories: TemporalDictTensor):
+        _check_has_no_lengths("info", info)
+        if not isinstance(trajectories, TemporalDictTensor):
+            raise TypeError(
+                f"trajectories: expected a TemporalDictTensor, got a {type(trajectories).__name__}"
+            )
         if not info.empty():
             if info.device() != trajectories.device():
                 raise DeviceMismatchError("info", trajectories.device(), info.device())
@@ -585,6 +600,16 @@ class Trajectories:
         new = cls.__new__(cls)
         new.info, new.trajectories = children
         return new
+
+
+def _check_has_no_lengths(where: str, container: DictTensor) -> None:
+    """Checks that a container has no lengths, which would be lost.
+
+    Raises:
+        TypeError: It has.
+    """
+    if isinstance(container, TemporalDictTensor):
+        raise TypeError(f"{where}: expected a DictTensor, got a TemporalDictTensor")
 
 
 # torch.compile, torch.func and friends take the containers. Unflatten does not check: a

@@ -64,6 +64,9 @@ class PlayedTensor(torch.Tensor):
     def data_ptr(self) -> int:
         return self.on_host.data_ptr()
 
+    def untyped_storage(self) -> torch.UntypedStorage:
+        return self.on_host.untyped_storage()
+
     def tolist(self) -> Any:
         return self.cpu().tolist()
 

@@ -380,6 +380,15 @@ def test_the_checker_looks_at_parameters_before_it_acts(stage):
         calls[stage]()
 
 
+def test_the_checker_looks_at_parameters_in_every_call():
+    agent = RL_Agent_CheckDevice(OnMeta(None), "meta")
+    memory = DictTensor({"memory": torch.zeros(2, device="meta")})
+    agent(memory, observation(META), DictTensor())
+    agent.model.to_empty(device="cpu")
+    with pytest.raises(DeviceMismatchError, match="call: parameters/model.weight: .*meta.*cpu"):
+        agent(memory, observation(META), DictTensor())
+
+
 def test_the_checker_looks_at_where_a_replay_takes_its_infos():
     agent = RL_Agent_CheckDevice(OnMeta(None), "meta", info_device="meta")
     agent.call_replay(trajectories_on(META), 0, None)

@@ -56,6 +56,96 @@ def test_an_agent_may_change_what_it_is_given(n_processes, create_env):
                 assert torch.equal(replay_agent(Rewriter(), found)["n"], steps["action/n"])
 
 
+class Differ(RL_Agent):
+    """Keeps what it has seen, and subtracts in place."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"before": torch.zeros(B, 4)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        now = observation["frame"]
+        difference = state["before"].neg_().add_(now)
+        action = torch.zeros(len(now), dtype=torch.int64)
+        output = {"action": action, "difference": difference, "seen": now}
+        return DictTensor(output), DictTensor({"before": now})
+
+
+def cart_poles_that_end(n_envs, seed):
+    return GymEnv([gymnasium.make("CartPole-v1") for _ in range(n_envs)], seed)
+
+
+@pytest.mark.parametrize("create_env", [cart_poles, cart_poles_that_end])
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_state_that_is_an_observation_may_be_changed_in_place(n_processes, create_env):
+    with RL_Batcher(5, Differ, {}, create_env, {"n_envs": 2}, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        for _ in range(2):
+            batcher.execute()
+            found, _ = batcher.get()
+            steps = found.trajectories
+            seen = steps["action/seen"]
+            assert torch.equal(steps["observation/frame"], seen)
+            first = seen[:, :1] - found.info["agent_state/before"][:, None]
+            expected = torch.cat([first, seen[:, 1:] - seen[:, :-1]], dim=1)
+            torch.testing.assert_close(steps["action/difference"], expected)
+            for _ in range(2):
+                replayed = replay_agent(Differ(), found)["difference"]
+                assert torch.equal(replayed, steps["action/difference"])
+            assert torch.equal(steps["observation/frame"], seen)
+
+
+class Spender(RL_Agent):
+    """Starts from what it is told, and spends it in place."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"left": agent_info["budget"]})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        left = state["left"].sub_(1)
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        output = {"action": action, "left": left, "budget": agent_info["budget"]}
+        return DictTensor(output), state
+
+
+@pytest.mark.parametrize("create_env", [cart_poles, cart_poles_that_end])
+def test_a_state_that_is_information_may_be_changed_in_place(create_env):
+    with RL_Batcher(3, Spender, {}, create_env, {"n_envs": 1}, 0, seeds=0) as batcher:
+        batcher.reset(DictTensor({"budget": torch.tensor([100])}))
+        for k in range(2):
+            batcher.execute()
+            found, _ = batcher.get()
+            assert found.info["agent_info/budget"].tolist() == [100]
+            assert found.trajectories["action/budget"].tolist() == [[100] * 3]
+            left = [[100 - 3 * k - i for i in (1, 2, 3)]]
+            assert found.trajectories["action/left"].tolist() == left
+            assert replay_agent(Spender(), found)["left"].tolist() == left
+
+
+class Fuel(CountingEnv):
+    """Uses up in place what it is told, and adds to it."""
+
+    def reset(self, env_info=None):
+        self.fuel = env_info["option"]
+        env_info.set("more", env_info["option"] * 2)
+        return super().reset(env_info)
+
+    def step(self, action):
+        self.fuel -= 1
+        return super().step(action)
+
+
+def test_an_environment_may_change_what_it_is_given():
+    env_info = DictTensor({"option": torch.tensor([50])})
+    with RL_Batcher(3, CountingAgent, {}, lambda seed: Fuel([9]), {}, 0, seeds=0) as batcher:
+        for _ in range(2):
+            batcher.reset(None, env_info)
+            for _ in range(2):
+                batcher.execute()
+                info = batcher.get()[0].info
+                assert info["env_info/option"].tolist() == [50]
+                assert "env_info/more" not in info
+
+
 def test_padding_is_zero_though_the_lengths_are_views_that_the_caller_changes():
     arguments = {"agent_args": {}, "env_args": {}, "n_processes": 0, "seeds": 0}
     create = {"create_agent": Rewriter, "create_env": lambda seed: CountingEnv([5, 8])}
@@ -84,6 +174,94 @@ def test_an_observation_that_is_changed_in_place_is_refused(create_env):
         batcher.reset()
         with pytest.raises(ValueError, match="observation/frame: expected it to be left as it is"):
             batcher.execute()
+
+
+class Centred(RL_Agent):
+    """Centres in place what it remembers, and from then on what it sees."""
+
+    def __init__(self, part):
+        self.part = part
+
+    def require_history(self):
+        return True
+
+    def __call__(self, state, observation, agent_info, history=None):
+        past, now = history["observation/frame"], observation["frame"]
+        if past.shape[1] and self.part == "history":
+            past -= 1
+        elif past.shape[1] and self.part == "observation":
+            now -= 1
+        return DictTensor({"action": now[:, 0].long() * 0}), DictTensor()
+
+
+@pytest.mark.parametrize("part", ["history", "observation"])
+@pytest.mark.parametrize("create_env", [cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)])
+def test_what_is_changed_in_place_in_a_later_step_is_refused(create_env, part):
+    agent_args = {"part": part}
+    with RL_Batcher(4, Centred, agent_args, create_env, {"n_envs": 2}, 0, seeds=0) as batcher:
+        batcher.reset()
+        with pytest.raises(ValueError, match="observation.* left as .*, got .* changed in place"):
+            batcher.execute()
+
+
+@pytest.mark.parametrize("part", ["history", "observation"])
+def test_what_is_changed_in_place_in_a_replay_is_refused(part):
+    agent_args = {"part": "nothing"}
+    with RL_Batcher(4, Centred, agent_args, cart_poles, {"n_envs": 2}, 0, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        found, _ = batcher.get()
+    with pytest.raises(ValueError, match="call_replay: observation/frame: expected it to be left"):
+        replay_agent(Centred(part), found)
+
+
+class Recalling(torch.nn.Module):
+    """Keeps what it has computed."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(4, 2)
+
+    def forward(self, frame):
+        self.features = self.layer(frame)
+        return self.features
+
+
+class OfModule(RL_Agent):
+    def __init__(self, model):
+        self.model = model
+
+    def update(self, info):
+        self.model = info
+
+    def __call__(self, state, observation, agent_info, history=None):
+        logits = self.model(observation["frame"])
+        return DictTensor({"action": logits.argmax(1), "logits": logits}), DictTensor()
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_module_that_keeps_what_it_has_computed_is_copied(n_processes):
+    model = Recalling()
+    model(torch.zeros(1, 4)).sum().backward()
+    agent_args, env_args = {"model": model}, {"n_envs": 1}
+    with RL_Batcher(2, OfModule, agent_args, cart_poles, env_args, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        batcher.update(model)
+        batcher.execute()
+        assert batcher.get()[0].n_elems() == 1
+
+
+def test_the_callers_autocast_is_not_the_workers():
+    agent_args, env_args = {"model": torch.nn.Linear(4, 2)}, {"n_envs": 1}
+    with (
+        torch.autocast("cpu", torch.bfloat16),
+        RL_Batcher(2, OfModule, agent_args, cart_poles, env_args, 0, seeds=0) as batcher,
+    ):
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[0].trajectories["action/logits"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories, masked_dicttensor
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, KeyMismatchError, ShapeError
 from tests.containers import DTYPES, LENGTHS, B, T, counted, make, rows_in
 
@@ -23,6 +23,26 @@ def test_lengths_default_to_all_steps(device):
     assert container.lengths.tolist() == [5, 5]
     assert container.lengths.dtype == torch.int64
     assert container.lengths.device == container["a"].device
+
+
+def test_lengths_are_those_of_a_container_that_has_some():
+    container = temporal()
+    assert TemporalDictTensor(container).lengths is container.lengths
+
+
+def test_a_container_with_lengths_is_no_dicttensor():
+    container, mask = temporal(), torch.ones(len(LENGTHS))
+    rows = DictTensor({"a": container["a"]})
+    for call in (
+        lambda: DictTensor.cat([rows, container]),
+        lambda: masked_dicttensor(container, rows, mask),
+        lambda: masked_dicttensor(rows, container, mask),
+        lambda: Trajectories(container, container),
+    ):
+        with pytest.raises(TypeError, match="expected a DictTensor, got a TemporalDictTensor"):
+            call()
+    with pytest.raises(TypeError, match="^trajectories: expected a Temporal.*, got a DictTensor"):
+        Trajectories(DictTensor(), rows)
 
 
 def test_constructor_keeps_the_lengths_it_is_given():

@@ -6,6 +6,7 @@ still run; the arrays are new ones in every call.
 
 from __future__ import annotations
 
+import copy
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -130,7 +131,7 @@ class EnvList:
             try:
                 answer = self.envs[number].reset(
                     seed=self._seeds[number],
-                    options=None if options is None else dict(options),  # It may take keys out.
+                    options=copy.deepcopy(options),  # It may change them.
                 )
                 _check_answer("reset", "(observation, info)", answer, 2)
             except Exception as error:

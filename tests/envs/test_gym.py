@@ -303,3 +303,26 @@ def test_what_a_step_has_returned_is_the_callers():
     after["done"].fill_(False)
     (after, _), _ = env.step(actions(1))
     assert after["initial_state"].tolist() == [True]
+
+
+class Route(CountingGym):
+    """Takes one of the places that it is told out of the list in every step."""
+
+    def reset(self, *, seed=None, options=None):
+        self.places = options["places"]
+        return super().reset(seed=seed)
+
+    def step(self, action):
+        frame, reward, *_ = super().step(action)
+        self.places.pop()
+        return frame, reward, not self.places, False, {}
+
+
+def test_options_that_an_environment_uses_up_are_whole_in_the_next_episode():
+    with closing(GymEnvInf([Route(length=9)], 0)) as env:
+        env.reset(DictTensor({"places": torch.tensor([[3, 1, 2]])}))
+        ends = []
+        for _ in range(6):
+            (after, _), _ = env.step(DictTensor({"action": torch.tensor([0])}))
+            ends.append(bool(after["terminated"]))
+    assert ends == [False, False, True] * 2
