@@ -258,29 +258,10 @@ class Worker:
         return 0
 
     def _step(self, t: int) -> None:
-        """One step of agent and environment, and its row in the slots.
-
-        Raises:
-            ShapeError: The agent's new state has not one row per environment that ran.
-            ValueError: The agent has changed in place what is stored.
-        """
+        """One step of agent and environment, and its row in the slots."""
         history = self._history(t)
         started = time.perf_counter()
-        # An agent may set keys of what it is given; they are not those of the environment.
-        state, observation = _shallow(self._state), _shallow(self._observation)
-        versions = versions_of(observation.variables) if t <= 1 else {}  # It takes its time.
-        stored = None if self._slots is None else self._slots.version()
-        answer = self.agent(state, observation, _shallow(self._agent_info), history)
-        if not _is_answer(answer):
-            _refuse_answer(answer)
-        check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
-        if stored is not None and stored != self._slots.version():
-            raise ValueError(_CHANGED)
-        action, state = answer
-        if state.variables and state.n_elems() != len(self._running):
-            expected, found = len(self._running), state.n_elems()
-            raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
-        state = unshared(state, self._observation, self._agent_info)  # It may be changed in place.
+        action, state = self._act(t, history)
         acted = time.perf_counter()
         if self._is_direct and self._slots is not None:
             arrays, following_arrays, following = self._slots.direct(t)
@@ -296,6 +277,29 @@ class Worker:
         self.stats["env_s"] += stepped - acted
         self.stats["storage_s"] += time.perf_counter() - stepped
         self.stats["n_steps"] += 1
+
+    def _act(self, t: int, history: TemporalDictTensor | None) -> tuple[DictTensor, DictTensor]:
+        """Returns the agent's output and its new state, which may be changed in place.
+
+        Raises:
+            ShapeError: The new state has not one row per environment that ran.
+            ValueError: The agent has changed in place what is stored.
+        """
+        # It may set keys of what it is given; they are not those of the environment.
+        state, observation = _shallow(self._state), _shallow(self._observation)
+        versions = versions_of(observation.variables) if t <= 1 else {}  # It takes its time.
+        stored = None if self._slots is None else self._slots.version()
+        answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        if not _is_answer(answer):
+            _refuse_answer(answer)
+        check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
+        if stored is not None and stored != self._slots.version():
+            raise ValueError(_CHANGED)
+        output, new_state = answer
+        if new_state.variables and new_state.n_elems() != len(self._running):
+            expected, found = len(self._running), new_state.n_elems()
+            raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
+        return output, unshared(new_state, self._observation, self._agent_info)
 
     def _store(
         self,
