@@ -15,7 +15,7 @@ train: .venv/.installed  ## Train the REINFORCE example: make train ARGS="--seed
 	$(BIN)/python -m algos.reinforce $(ARGS)
 
 test: .venv/.installed  ## The fast CPU tests and the doctests, on two cores
-	$(BIN)/pytest -m "not gpu and not slow" -n 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n 2 --dist loadfile $(ARGS)
 
 slow: .venv/.installed  ## The slow CPU tests; one may take 20 minutes
 	$(BIN)/pytest -m "slow and not gpu" -o faulthandler_timeout=1200 $(ARGS)

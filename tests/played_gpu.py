@@ -168,11 +168,18 @@ class PlayedGPU(TorchDispatchMode):
             raise AssertionError(f"expected a GPU that is left alone, got {what}")
         self.crossings.append(what)
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """PyTorch would import its compiler, and ask it about every operator."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         kwargs, name = dict(kwargs or {}), str(func)
         device = kwargs.get("device")
+        if PlayedTensor not in types and not _is_gpu(device):
+            return func(*args, **kwargs)
         if name.startswith(_COPIES):
             is_on_gpu = self._copies(name, args, device)
         else:
