@@ -85,7 +85,7 @@ SURVIVED = [name for name in KNOWN if GAMES[name].left_by_reset or GAMES[name].r
 
 
 # With 0.5, FIRE is held for each number of frames in a few of the resets.
-@pytest.mark.parametrize("sticky", [0.0, 0.5])
+@pytest.mark.parametrize("sticky", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("game", KNOWN)
 def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> None:
     check_known_resets(game, sticky, 12)
