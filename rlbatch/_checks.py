@@ -49,7 +49,8 @@ def check_rows_or_numbers(variables: Tensors) -> None:
         ShapeError: A tensor has another batch size than the first, or only one of them has none.
         DeviceMismatchError: A tensor is on another device than the first.
     """
-    first = next(iter(variables.values()), None)
+    # With one argument: PyTorch 2.8 compiles no other.
+    first = next(iter(variables.values())) if variables else None
     if not isinstance(first, Tensor) or first.dim():
         check_tensors(variables, n_common=1)
         return

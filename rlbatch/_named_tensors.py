@@ -356,6 +356,11 @@ def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     return tensor.index_select(0, rows)
 
 
+def take_places(tensor: torch.Tensor, places: tuple[torch.Tensor, ...]) -> torch.Tensor:
+    """Returns a tensor at some places of its first dimensions (a copy)."""
+    return _signed(tensor)[places].view(tensor.dtype)
+
+
 def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
     """Writes values [N, ...] into some of the rows; none of the numbers may be negative."""
     _signed(tensor).index_copy_(0, rows.long(), _signed(values))

@@ -26,6 +26,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import io
+import marshal
 import os
 import pickle
 import signal
@@ -34,6 +35,7 @@ import struct
 import subprocess
 import sys
 import time
+import types
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
@@ -325,6 +327,10 @@ class _Pickler(cloudpickle.Pickler):
         self._device = device
 
     def reducer_override(self, value: Any) -> Any:
+        if type(value) is types.CodeType:
+            # cloudpickle forgets the file, which tracebacks show. The child has this interpreter.
+            with contextlib.suppress(ValueError):
+                return marshal.loads, (marshal.dumps(value),)
         if type(value) is torch.Tensor and value.is_cuda:
             return _arrive, (value.detach().cpu(), self._device, value.requires_grad)
         if type(value) is torch.Tensor and _is_plain(value):

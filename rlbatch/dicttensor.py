@@ -38,6 +38,7 @@ from rlbatch._named_tensors import (
     new_tensordict,
     padded,
     put_rows,
+    take_places,
     take_rows,
 )
 from rlbatch.errors import DeviceLike, DeviceMismatchError, KeyMismatchError, ShapeError, as_device
@@ -282,7 +283,7 @@ class TemporalDictTensor(NamedTensors):
             lengths = torch.full((len(first),), first.shape[1], device=first.device)
         check_tensors({"lengths": lengths}, n_common=1)
         check_dtype("lengths", lengths, torch.int64)
-        first = next(iter(self.variables.values()), lengths)
+        first = next(iter(self.variables.values())) if self.variables else lengths
         check_device("lengths", lengths, first.device)
         check_shape("lengths", lengths, first.shape[:1])
         self.lengths = lengths
@@ -378,7 +379,9 @@ class TemporalDictTensor(NamedTensors):
         check_shape("index_t", index_t, self.lengths.shape)
         check_device("index_t", index_t, self.device())
         rows = torch.arange(self.n_elems(), device=self.device())
-        return DictTensor.unchecked({key: tensor[rows, index_t] for key, tensor in self.items()})
+        return DictTensor.unchecked(
+            {key: take_places(tensor, (rows, index_t)) for key, tensor in self.items()}
+        )
 
     def masked_temporal_index(self, index_t: int) -> tuple[DictTensor, torch.Tensor]:
         """Returns the step `index_t` of the rows that are that long (a copy), and their numbers.
