@@ -107,8 +107,11 @@ done
 compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. The slow tests
 # play every game for longer, as gpu_equality has done.
+# Side by side, where pytest-xdist is at hand: much of their time is the CPU's, which plays the same.
+side_by_side=()
+"$PYTHON" -c "import xdist" 2>/dev/null && side_by_side=(-p xdist.plugin -n 8)
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" --continue-on-collection-errors \
-    -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
+    "${side_by_side[@]}" -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
     --junit-xml="$OUT/gpu_tests.xml"
 short=("${two[@]}" --n-envs 136 --n-steps 3)
 for tool in memcheck racecheck synccheck; do
