@@ -1,8 +1,9 @@
 """Raw Atari frames per second of the kernels, by number of environments, game and use.
 
 Each figure is the median of some rounds, each between two synchronisations. A raw frame is one of
-the console: four per step. Environments begin at a reset and have then come apart for some steps;
-few episodes end so early. Three uses:
+the console: four per step. Environments begin in the middle of play: each where one of 64 consoles
+is that the CPU has played at random, for 1 to 300 steps, so that all 32 of a warp are elsewhere.
+Three uses:
 
 - `emulation`: the RAM is observed, nothing is drawn;
 - `observations`: 84x84 gray, stacks of 4, uint8;
@@ -21,6 +22,7 @@ the games that were measured; `not_reached`, the games of the part `games` that 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import statistics
@@ -61,11 +63,14 @@ class Config:
     """Which games in every use, and with other numbers of environments."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
-    n_steps: int = 4
+    n_steps: int = 3
     """Steps of a round."""
-    n_warm_up: int = 120
-    """Steps before the first round, in which environments come apart: with 40 many games still show
-    how they begin, where all are at the same place."""
+    n_before: int = 300
+    """Steps that the CPU has played before, at most."""
+    n_apart: int = 64
+    """Consoles that it has played so; the environments begin as copies of them."""
+    n_warm_up: int = 3
+    """Steps before the first round."""
     rounds: int = 3
     """Rounds."""
     device: str = "cuda"
@@ -100,12 +105,30 @@ def actor(env: AtariEnv, use: str, device: str) -> Callable[[DictTensor], DictTe
     return act
 
 
+def begin_apart(env: AtariEnv, game: str, config: Config) -> None:
+    """Puts the environments where consoles are that the CPU has played at random."""
+    n, kind = min(config.n_apart, env.n_envs()), env._batch.settings.obs_type
+    with contextlib.closing(
+        AtariEnv(game, n, seed=0, obs_type=kind, decorrelate_steps=config.n_before)
+    ) as native:
+        native.reset()
+        env.set_state(list(range(n)), native.get_state())
+    shared = env._batch._shared
+    names = ("states", "episodes", "pictures")  # Random numbers stay each environment's own.
+    for rows in (*(shared[name][: env.n_envs()] for name in names), env._batch._ring):
+        for begin in range(n, env.n_envs(), n):
+            part = rows[begin : begin + n]
+            part.copy_(rows[: len(part)])
+
+
 @torch.no_grad()
 def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float:
     """Measures one game; returns raw frames per second."""
     obs_type = "ram" if use == "emulation" else "pixels"
     env = AtariEnv(game, n_envs, device=config.device, seed=0, obs_type=obs_type)
-    observation, _ = env.reset()
+    env.reset()
+    begin_apart(env, game, config)
+    observation = env.observe()
     act = actor(env, use, config.device)
 
     def play(n_steps: int) -> float:
@@ -129,7 +152,9 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
 def graph_gain(game: str, n_envs: int, config: Config) -> float:
     """Returns how many times faster agent and environment step as a CUDA graph than without one."""
     env = AtariEnv(game, n_envs, device=config.device, seed=0)
-    observation, _ = env.reset()
+    env.reset()
+    begin_apart(env, game, config)
+    observation = env.observe()
     act = actor(env, "agent", config.device)
     static = observation.clone()
 
@@ -163,6 +188,7 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     """Returns the seconds that each kernel takes per step, with observations."""
     env = AtariEnv(game, config.n_envs, device=config.device, seed=0)
     env.reset()
+    begin_apart(env, game, config)
     act = actor(env, "observations", config.device)
     for _ in range(config.n_warm_up):
         env.step(act(DictTensor({})))

@@ -343,7 +343,8 @@ def device_kernels(games: Sequence[Game], device: torch.device) -> list[Kernels]
 
 def defines(game: Game) -> tuple[str, ...]:
     """Returns the compiler's options for the kernels of a game."""
-    return (f"-DRLB_CART={CARTS.index(game.cart)}", f"-DRLB_RULE={game.rule}")
+    values = {"CART": CARTS.index(game.cart), "RULE": game.rule, "RUNS_RAM": int(game.runs_ram)}
+    return tuple(f"-DRLB_{name}={value}" for name, value in values.items())
 
 
 def sizes_of(kernels: Kernels, device: torch.device) -> dict[str, int]:

@@ -65,6 +65,7 @@ class Game:
         reset_needs: Addresses of bytes of RAM, masks, and the first and the last of the values
             that the masked bits may have for all this to be true; 0 follows 255. At most three.
         reset_acts: Of how many frames without an action after a reset it is true, at least.
+        runs_ram: Whether it executes more than a few instructions per frame in RAM.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
     """
@@ -89,6 +90,7 @@ class Game:
     reset_key: tuple[tuple[int, int], ...] = ()
     reset_needs: tuple[tuple[int, int, int, int], ...] = ()
     reset_acts: int = 29
+    runs_ram: bool = False
     detection_difficulty: int = 0
 
     @property
@@ -160,7 +162,8 @@ _GAMES = (
          minimal_actions=(0, 2, 3, 4, 5, 6, 7, 8, 9), modes=tuple(range(4)), difficulties=(0, 1)),
     Game("crossbow", "8cd26dcf249456fe4aeb8db42d49df74", "F6", modes=(0, 2, 4, 6),
          difficulties=(0, 1), left_by_reset=(0xEA,)),
-    Game("darkchambers", "106855474c69d08c8ffa308d47337269", "F6SC", hmove_blanks=False),
+    Game("darkchambers", "106855474c69d08c8ffa308d47337269", "F6SC", hmove_blanks=False,
+         runs_ram=True),
     Game("defender", "0f643c34e40e3f1daafd9c524d3ffe64", "4K", modes=(*range(1, 10), 16),
          difficulties=(0, 1)),
     Game("demon_attack", "f0e0addc07971561ab80d9abe1b8d333", "4K",
@@ -288,7 +291,8 @@ _GAMES = (
     Game("tutankham", "085322bae40d904f53bdcc56df0593fc", "E0",
          minimal_actions=(0, 2, 3, 4, 5, 10, 11, 12), modes=(0, 4, 8, 12)),
     Game("up_n_down", "a499d720e7ee35c62424de882a3351b6", "F8",
-         minimal_actions=(0, 1, 2, 5, 10, 13), difficulties=(0, 1, 2, 3), ystart=30),
+         minimal_actions=(0, 1, 2, 5, 10, 13), difficulties=(0, 1, 2, 3), ystart=30,
+         runs_ram=True),
     Game("venture", "3e899eba0ca8cd2972da1ae5479b4f0d", "4K", difficulties=(0, 1, 2, 3),
          left_by_reset=(0xFB, 0xFC, 0xFD)),
     Game("video_checkers", "539d26b6e9df0da8e7465f0f5ad863b7", "4K",

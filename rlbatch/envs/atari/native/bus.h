@@ -54,24 +54,23 @@ RLB_FN u8 read_input(const State& s, u32 reg, s32 cycles) {
   return static_cast<u32>(cycles) > static_cast<u32>(charged) ? 0x80 : 0;
 }
 
+// The collisions that one of the first eight TIA registers shows, in bits 7 and 6.
+RLB_HOT u32 shown_collisions(u32 latches, u32 reg) {
+  if (reg == 6) return (latches >> 12 & 1) << 7;
+  const u32 pair = reg == 7 ? 13 : 2 * reg;
+  return (latches >> pair & 1) << 7 | (latches >> (pair + 1) & 1) << 6;
+}
+
 // Returns what a TIA register shows; the pixels up to now are accounted for first if that matters.
 RLB_COLD RLB_FN u8 read_tia(Run& run, u32 address, s32 cycles, u8 bus, s32 n_log) {
   const u32 reg = address & 15;
   if (reg >= 8) return static_cast<u8>(read_input(*run.state, reg, cycles) | (bus & 0x3f));
   flush_log(run, n_log, cycles);
-  const u32 latches = run.state->tia.collisions;
-  u32 high;
-  if (reg == 6) {
-    high = (latches >> 12 & 1) << 7;
-  } else {
-    const u32 pair = reg == 7 ? 13 : 2 * reg;
-    high = (latches >> pair & 1) << 7 | (latches >> (pair + 1) & 1) << 6;
-  }
-  return static_cast<u8>(high | (bus & 0x3f));
+  return static_cast<u8>(shown_collisions(run.state->tia.collisions, reg) | (bus & 0x3f));
 }
 
 // VSYNC: whether its end ends the frame.
-RLB_GPU_CALL bool ends_frame(Tia& tia, u8 value, s32 cycles) {
+RLB_HOT bool ends_frame(Tia& tia, u8 value, s32 cycles) {
   tia.vsync = value;
   if (value & 2) {
     tia.vsync_finish = static_cast<s32>(static_cast<u32>(3 * cycles) + kLine);
@@ -83,7 +82,7 @@ RLB_GPU_CALL bool ends_frame(Tia& tia, u8 value, s32 cycles) {
 }
 
 // VBLANK, as far as the paddles go.
-RLB_GPU_CALL void write_dump(Tia& tia, u8 value, s32 cycles) {
+RLB_HOT void write_dump(Tia& tia, u8 value, s32 cycles) {
   if (tia.is_dumped && !(value & 0x80)) tia.dump_stamp = cycles;
   tia.is_dumped = value & 0x80;
 }
@@ -229,8 +228,10 @@ struct Bus {
 
   // Leaves out turns of a loop that waits for the timer.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
-    if (!is_plain_code<kKind>(target) || !loads_timer(fetch_word(target))) return;
-    const s32 period = 4 + branch_cycles, turns = idle_turns(state.riot, cycles, period, is_bpl, left);
+    if (!is_plain_code<kKind>(target)) return;
+    const Wait wait = wait_of(fetch_word(target), is_bpl);
+    if (wait == kNoWait) return;
+    const s32 period = 4 + branch_cycles, turns = idle_turns(state.riot, wait, cycles, period, is_bpl, left);
     cycles += turns * period;
     left -= 2 * turns;
   }

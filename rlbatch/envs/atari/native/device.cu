@@ -15,10 +15,9 @@ using namespace rlbatch::atari;
 
 #else
 
-// Of 128 threads at most, and three blocks of these at once: in 168 registers instead of 255 a warp of
-// `rlb_step` takes as long, and half as many more run side by side. (In 128 it takes 5 % longer.)
+// Of 128 threads at most, and four blocks of these at once.
 #define RLB_KERNEL(name, parameters, call) \
-  extern "C" __global__ void __launch_bounds__(128, 3) name parameters { call; }
+  extern "C" __global__ void __launch_bounds__(128, 4) name parameters { call; }
 
 #endif
 

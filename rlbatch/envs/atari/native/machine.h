@@ -80,13 +80,15 @@ inline s32 next_line(Machine* m, s32 cycles) {
   return past ? cycles + 76 - past : cycles;
 }
 
-constexpr s32 kIsBpl = 256;  // Added to the period.
+// Added to the period.
+constexpr s32 kIsBpl = 256, kPolls = 512;  // `kUntilRunOut`.
 
 // Leaves out turns of a loop that waits for the timer; see `Bus::skip_wait`.
 inline s32 skip_turns(Machine* m, s32 cycles, s32 period) {
   const bool is_bpl = period & kIsBpl;
-  period &= ~kIsBpl;
-  const s32 turns = idle_turns(m->run->state->riot, cycles, period, is_bpl, m->left);
+  const Wait wait = period & kPolls ? kUntilRunOut : kUntilZero;
+  period &= ~(kIsBpl | kPolls);
+  const s32 turns = idle_turns(m->run->state->riot, wait, cycles, period, is_bpl, m->left);
   m->left -= 2 * turns;
   return cycles + turns * period;
 }

@@ -63,7 +63,7 @@ struct Pictures {
   u16 last_row;   // Where the last one begins that is closed.
   u16 row_start;  // Where the open one begins.
   u32 head;       // Bytes that are taken.
-  u8 bytes[kRoom];
+  alignas(16) u8 bytes[kRoom];
 };
 
 static_assert(kRoom < kHasEdges && kMaxHeight < 256 && sizeof(Pictures) % 4 == 0);
@@ -193,25 +193,31 @@ RLB_FN s32 needed_from(const Pictures& p, u32 at) {
   return found;
 }
 
+// Where the bytes of a picture end, which are all in one piece.
+RLB_FN u32 end_of(const Pictures& p, s32 picture) {
+  if (picture == p.drawn) return p.head;
+  RowReader reader(p, picture, (p.first[picture] + p.height - 1) % p.height);
+  for (s32 x = 0; x < kWidth;) x += reader.next().length;
+  return reader.end();
+}
+
 // Moves what is needed to the front. No row is open.
 RLB_GPU_CALL void make_room(Pictures& p) {
   if (p.is_lost) return;  // There is nothing to be read.
+  constexpr u32 kPiece = sizeof(uint4);
+  uint4* pieces = reinterpret_cast<uint4*>(p.bytes);
   u32 from = 0, to = 0;
   for (s32 i; (i = needed_from(p, from)) < kPictures;) {
-    u16 before = kNoRow, moved = kNoRow;
-    for (s32 k = 0; k < n_rows(p, i); ++k) {
+    const u32 begin = start_of(p, i), end = end_of(p, i), first = begin / kPiece;
+    const u32 free = (to + kPiece - 1) / kPiece, by = free < first ? first - free : 0;
+    for (u32 k = first; by && k * kPiece < end; ++k) pieces[k - by] = pieces[k];
+    for (s32 k = 0; by && k < n_rows(p, i); ++k) {
       u16& row = p.row[i][(p.first[i] + k) % p.height];
-      if (row != before) {
-        before = row;
-        RowReader reader(p, i, (p.first[i] + k) % p.height);
-        from = row & ~u32{kHasEdges};
-        for (s32 x = 0; x < kWidth;) x += reader.next().length;
-        moved = static_cast<u16>(to | (row & kHasEdges));
-        while (from < reader.end()) p.bytes[to++] = p.bytes[from++];
-      }
-      row = moved;
+      row = static_cast<u16>(row - by * kPiece);
     }
-    if (i == p.drawn) p.last_row = moved;
+    if (i == p.drawn) p.last_row = static_cast<u16>(p.last_row - by * kPiece);
+    from = end;
+    to = end - by * kPiece;
   }
   p.head = to;
 }
@@ -404,6 +410,8 @@ RLB_GPU_CALL Screen begin_drawing(Screens screens, s32 buffer, s32 height) {
   p.n_colours[free] = p.n_drawn = 0;
   p.open_row = -1;
   p.last_row = kNoRow;
+  // Here, where the threads of a warp are together; in the middle of a picture each would be alone.
+  if (p.head > kRoom / 2) make_room(p);
   return screens;
 }
 

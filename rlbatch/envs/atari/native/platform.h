@@ -7,6 +7,7 @@
 #define RLB_HOT __device__ __forceinline__
 #define RLB_COLD __device__ __noinline__
 #define RLB_GPU_CALL __device__ __noinline__
+#define RLB_HOT_GPU_CALL __device__ __noinline__
 #define RLB_HOT_LAMBDA
 #define RLB_CONST __device__ constexpr
 #define RLB_LIKELY(condition) (condition)
@@ -18,6 +19,7 @@
 #define RLB_HOT inline __attribute__((always_inline))
 #define RLB_COLD __attribute__((noinline))
 #define RLB_GPU_CALL inline  // Called on a GPU, where all else is copied into its callers.
+#define RLB_HOT_GPU_CALL RLB_HOT
 #define RLB_HOT_LAMBDA __attribute__((always_inline))
 #define RLB_CONST static constexpr
 #define RLB_LIKELY(condition) __builtin_expect(!!(condition), 1)

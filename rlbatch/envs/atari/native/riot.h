@@ -49,47 +49,50 @@ RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
   return static_cast<u8>(riot.timer - static_cast<s32>(elapsed >> riot.shift) - skew);
 }
 
-// How many reads, `period` cycles apart and the first at `cycles`, find the timer above zero.
-RLB_FN s32 reads_until_zero(const Riot& riot, s32 cycles, s32 period) {
-  const s32 elapsed = cycles - 1 - riot.stamp;
-  const s32 zero = (riot.timer - 1) * (1 << riot.shift);
-  return elapsed >= 0 && elapsed < zero ? (zero - elapsed + period - 1) / period : 0;
+// Whether the timer has run out and has not been read since: bit 7 of INSTAT.
+RLB_HOT bool has_interrupt(const Riot& riot, s32 cycles) { return timer_count(riot, cycles) < 0 && !riot.was_read; }
+
+// Programs wait in a loop of two instructions: a load of INTIM (LDA, LDX or LDY) and a branch back, BNE
+// or BPL; or the same of INSTAT, also with BIT, and BPL.
+enum Wait : u8 { kNoWait, kUntilZero, kUntilRunOut };
+
+RLB_HOT Wait wait_of(u32 code, bool is_bpl) {
+  const u32 opcode = code & 0xff, address = code >> 8 & 0xffff;
+  const bool loads = opcode == 0xad || opcode == 0xae || opcode == 0xac;
+  if (address == 0x284 && loads) return kUntilZero;
+  return address == 0x285 && is_bpl && (loads || opcode == 0x2c) ? kUntilRunOut : kNoWait;
 }
 
-// Programs wait in a loop of a load of INTIM (LDA, LDX or LDY) and a branch back, BNE or BPL.
-RLB_HOT bool loads_timer(u32 code) {
-  const u32 load = code & 0xffffff;
-  return load == 0x0284ad || load == 0x0284ae || load == 0x0284ac;
-}
-
-// How many turns of such a loop change nothing but the time. Of the instructions that are left, two
-// stay at least, to set the registers.
-RLB_HOT s32 idle_turns(const Riot& riot, s32 cycles, s32 period, bool is_bpl, s32 left) {
-  if (is_bpl && riot.timer > 128) return 0;  // Such a value is negative, and ends the loop.
-  const s32 turns = reads_until_zero(riot, cycles + 4, period), most = left < 2 ? 0 : (left - 2) / 2;
+// How many turns of such a loop, which reads the timer every `period` cycles, change nothing but the time.
+// Of the instructions that are left, two stay at least, to set the registers.
+RLB_HOT s32 idle_turns(const Riot& riot, Wait wait, s32 cycles, s32 period, bool is_bpl, s32 left) {
+  if (wait == kUntilZero && is_bpl && riot.timer > 128) return 0;  // That is negative, and ends the loop.
+  const s32 elapsed = cycles + 3 - riot.stamp, end = (riot.timer - (wait == kUntilZero)) * (1 << riot.shift);
+  const s32 turns = elapsed >= 0 && elapsed < end ? (end - elapsed + period - 1) / period : 0;
+  const s32 most = left < 2 ? 0 : (left - 2) / 2;
   return turns < most ? turns : most;
 }
 
-RLB_GPU_CALL u8 read_riot(Riot& riot, u32 address, s32 cycles) {
-  switch (address & 7) {
-    case 0: return riot.joysticks;
-    case 1: return riot.ddra;
-    case 2: return riot.switches;
-    case 3: return 0;
-    case 4: case 6: return read_timer(riot, cycles);
-    default: {
-      return timer_count(riot, cycles) < 0 && !riot.was_read ? 0x80 : 0;
-    }
-  }
+RLB_HOT u8 read_port(Riot& riot, u32 address, s32 cycles) {
+  const u32 reg = address & 7;
+  if (reg & 4) return reg & 1 ? has_interrupt(riot, cycles) << 7 : read_timer(riot, cycles);
+  return reg == 0 ? riot.joysticks : reg == 1 ? riot.ddra : reg == 2 ? riot.switches : u8{0};
+}
+RLB_GPU_CALL u8 read_riot(Riot& riot, u32 address, s32 cycles) { return read_port(riot, address, cycles); }
+
+RLB_HOT bool sets_timer(u32 address) { return (address & 0x14) == 0x14; }
+
+RLB_HOT void set_timer(Riot& riot, u32 address, u32 value, s32 cycles) {
+  const u32 interval = address & 3;
+  riot.timer = static_cast<s32>(value);
+  riot.shift = static_cast<u8>(interval == 0 ? 0 : interval == 1 ? 3 : interval == 2 ? 6 : 10);
+  riot.stamp = cycles;
+  riot.was_read = 0;
 }
 
 RLB_GPU_CALL void write_riot(Riot& riot, u32 address, u8 value, s32 cycles) {
-  if ((address & 0x14) == 0x14) {
-    const u32 interval = address & 3;
-    riot.timer = value;
-    riot.shift = static_cast<u8>(interval == 0 ? 0 : interval == 1 ? 3 : interval == 2 ? 6 : 10);
-    riot.stamp = cycles;
-    riot.was_read = 0;
+  if (sets_timer(address)) {
+    set_timer(riot, address, value, cycles);
   } else if ((address & 7) == 1) {
     riot.ddra = value;
   }

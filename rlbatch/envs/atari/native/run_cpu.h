@@ -31,7 +31,7 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 //
 // A thread whose environment is the only one of its warp to reset has no others to wait for. For that there
 // is code of its own, which also leaves out writes that change nothing: together, threads rarely agree which.
-constexpr s32 kPatience = 76 * 12;  // Cycles of the CPU.
+constexpr s32 kPatience = 76;  // Cycles of the CPU.
 constexpr u32 kSpan = 256;
 
 // Whose turn it is: of the least.
@@ -47,10 +47,11 @@ RLB_HOT void copy_ram(const u8* from, u8* to) {
 
 template <Cart kKind, bool kAlone>
 RLB_HOT Interpreter<kKind, kAlone> load(const Run& run, u16* shadow, s32 left) {
-  const State& s = *run.state;
+  State& s = *run.state;
   const Registers r = unpacked(s.cpu);
   Interpreter<kKind, kAlone> cpu;
   cpu.ram = near_ram();
+  cpu.ram_at = static_cast<u32>(cpu.ram - reinterpret_cast<const u8*>(near_memory().program));
   cpu.state = &s;
   cpu.log = run.log;
   cpu.shadow = shadow;
@@ -68,16 +69,16 @@ RLB_HOT Interpreter<kKind, kAlone> load(const Run& run, u16* shadow, s32 left) {
   cpu.v = r.v;
   cpu.latch = s.cpu.bus;
   cpu.waits = 0;
+  cpu.until = 0;
   cpu.banks = packed_banks<kKind>(s.cart);
-  cpu.stops = kIsUnknown | kIsOdd | (r.d ? u32{kIsAddition} : 0);
-  cpu.status = 0x30 | r.d << 3 | r.i << 2;
+  cpu.set_status(r.d << 3 | r.i << 2);
   return cpu;
 }
 
 template <Cart kKind, bool kAlone>
 RLB_HOT void store(Run& run, const Interpreter<kKind, kAlone>& cpu) {
   Cpu& stored = run.state->cpu;
-  Registers r = unpacked(stored);  // For D and I.
+  Registers r{};
   r.pc = cpu.pc;
   r.a = cpu.axys & 0xff;
   r.x = cpu.axys >> 8 & 0xff;
@@ -86,6 +87,8 @@ RLB_HOT void store(Run& run, const Interpreter<kKind, kAlone>& cpu) {
   r.nz = cpu.nz;
   r.c = cpu.c;
   r.v = cpu.v;
+  r.d = cpu.status >> 3 & 1;
+  r.i = cpu.status >> 2 & 1;
   pack(stored, r);
   stored.cycles = cpu.cycles;
   stored.bus = static_cast<u8>(cpu.latch);

@@ -188,7 +188,8 @@ struct Beam {
   }
 
   // Takes over the pixels of an object up to x.
-  RLB_HOT void take(s32 object, s32 x) {
+  RLB_HOT_GPU_CALL void take(s32 object, s32 x) {
+    RLB_IS_LOCAL(this);
     const s32 begin = from[object];
     if (begin >= x) return;
     from[object] = static_cast<u8>(x);
@@ -281,7 +282,8 @@ struct Beam {
     paint(x);
   }
 
-  RLB_HOT void collide(s32 x) {
+  RLB_HOT_GPU_CALL void collide(s32 x) {
+    RLB_IS_LOCAL(this);
     const s32 begin = collided_to;
     if (begin >= x) return;
     collided_to = static_cast<u8>(x);
@@ -300,7 +302,8 @@ struct Beam {
 
   // --- Pixels. ---
 
-  RLB_FN void paint(s32 x) {
+  RLB_GPU_CALL void paint(s32 x) {
+    RLB_IS_LOCAL(this);
     if (!screen || painted_to >= x) {
       painted_to = painted_to < x ? static_cast<u8>(x) : painted_to;
       return;

@@ -457,18 +457,20 @@ class Translator : BlockWriter {
         as.test_byte(kNz);
         site = as.jump_later(is_if_set ? kEqual : kNotEqual);
     }
-    const s32 period = is_wait(p, target) ? 6 + extra + (p[0] == 0x10 ? kIsBpl : 0) : 0;
+    const Wait wait = wait_at(p, target);
+    const s32 kind = (p[0] == 0x10 ? kIsBpl : 0) + (wait == kUntilRunOut ? kPolls : 0);
+    const s32 period = wait == kNoWait ? 0 : 6 + extra + kind;
     branches.push_back({site, cycles + 2 + extra, instructions + 1, target, period});
     return true;
   }
 
   // See `Bus::skip_wait`.
-  bool is_wait(const u8* p, u32 target) const {
+  Wait wait_at(const u8* p, u32 target) const {
     if ((p[0] != 0xd0 && p[0] != 0x10) || p[1] != 0xfb || !is_plain(target) || !is_fixed(target)) {
-      return false;
+      return kNoWait;
     }
     const u8* load = rom + place_of(target);
-    return (load[0] == 0xad || load[0] == 0xae || load[0] == 0xac) && load[1] == 0x84 && load[2] == 2;
+    return wait_of(load[0] | u32{load[1]} << 8 | u32{load[2]} << 16, p[0] == 0x10);
   }
 
   bool jump_to_subroutine(const u8* p) {

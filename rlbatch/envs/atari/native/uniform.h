@@ -26,7 +26,8 @@ enum Mode : u8 {
 enum Operation : u8 {
   kNoOp, kLda, kLdx, kLdy, kSta, kStx, kSty, kOra, kAnd, kEor, kAdc, kSbc, kCmp, kCpx, kCpy, kBit,
   kAsl, kRol, kLsr, kRor, kDec, kInc, kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx, kTxs,
-  kInx, kDex, kIny, kDey, kClc, kSec, kPha, kPla, kPhp, kBranch, kJmp, kJmpIndirect, kJsr, kRts,
+  kInx, kDex, kIny, kDey, kClc, kSec, kCld, kSed, kPha, kPla, kPhp, kPlp, kBranch, kJmp, kJmpIndirect,
+  kJsr, kRts, kRti, kBrk,
 };
 
 enum Access : u8 { kNothing = 0, kReads = 1, kWrites = 2, kModifies = 3, kCrosses = 4 };
@@ -81,13 +82,14 @@ struct InstructionTable {
     of[0x84] = {kZero, kSty, 3, kWrites}, of[0x94] = {kZeroX, kSty, 4, kWrites};
     of[0x8c] = {kAbs, kSty, 4, kWrites};
     for (u32 k = 0x10; k < 0x100; k += 0x20) of[k] = {kRelative, kBranch, 2, kNothing};
-    constexpr u8 kOpcodes[] = {0x0a, 0x2a, 0x4a, 0x6a, 0xaa, 0xa8, 0x8a, 0x98, 0xba,
-                               0x9a, 0xe8, 0xca, 0xc8, 0x88, 0x18, 0x38, 0xea};
-    constexpr Operation kOperations[] = {kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx,
-                                         kTxs,  kInx,  kDex,  kIny,  kDey, kClc, kSec, kNoOp};
+    constexpr u8 kOpcodes[] = {0x0a, 0x2a, 0x4a, 0x6a, 0xaa, 0xa8, 0x8a, 0x98, 0xba, 0x9a,
+                               0xe8, 0xca, 0xc8, 0x88, 0x18, 0x38, 0xd8, 0xf8, 0xea};
+    constexpr Operation kOperations[] = {kAslA, kRolA, kLsrA, kRorA, kTax, kTay, kTxa, kTya, kTsx, kTxs,
+                                         kInx,  kDex,  kIny,  kDey,  kClc, kSec, kCld, kSed, kNoOp};
     for (u32 k = 0; k < sizeof(kOpcodes); ++k) of[kOpcodes[k]] = {kImplied, kOperations[k], 2, kNothing};
     of[0x4c] = {kAbs, kJmp, 3, kNothing}, of[0x20] = {kAbs, kJsr, 6, kNothing};
-    of[0x60] = {kImplied, kRts, 6, kNothing};
+    of[0x60] = {kImplied, kRts, 6, kNothing}, of[0x40] = {kImplied, kRti, 6, kNothing};
+    of[0x00] = {kImmediate, kBrk, 7, kNothing}, of[0x28] = {kImplied, kPlp, 4, kNothing};
     of[0x48] = {kImplied, kPha, 3, kNothing}, of[0x68] = {kImplied, kPla, 4, kNothing};
     of[0x08] = {kImplied, kPhp, 3, kNothing}, of[0x6c] = {kAbs, kJmpIndirect, 5, kNothing};
   }
@@ -110,7 +112,7 @@ enum Step : u32 {
   kCycles = 15, kLength = 3 << 4, kDoesRead = 1 << 6, kDoesWrite = 1 << 7, kMayCross = 1 << 8,
   kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
   kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
-  kIsOdd = 1 << 17,      // Executed by `execute_odd`: JMP, JSR, RTS, BIT, PHA, PLA and PHP.
+  kIsOdd = 1 << 17,      // Executed by `execute_odd`: BIT, BRK, CLD, SED, jumps, and most with a stack.
   kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
   kIsBranch = 1 << 19,
   kBranchesIfSet = 1 << 20,
@@ -225,7 +227,8 @@ struct StepsTable {
       case kTxs: transfer(s, kByteX, into(kByteSp), false); break;
       case kClc: sum(s, kByteNone, 0, 0, kNoCarry, kSetsC, kKeepAll); break;
       case kSec: sum(s, kByteNone, 0, 0xff, kAlways, kSetsC, kKeepAll); break;
-      case kBit: case kPha: case kPla: case kPhp: case kJsr: case kRts: case kJmp: case kJmpIndirect:
+      case kBit: case kPha: case kPla: case kPhp: case kPlp: case kJsr: case kRts: case kRti: case kBrk:
+      case kJmp: case kJmpIndirect: case kCld: case kSed:
         s.what |= kIsOdd;
         break;
       case kBranch: branch(s, opcode); break;
@@ -280,6 +283,13 @@ RLB_FN void come_near(const u8* rom) {
   block_barrier();
 }
 
+// Whether the program runs in RAM as well.
+#if defined(RLB_RUNS_RAM)
+constexpr bool kRunsRam = RLB_RUNS_RAM;
+#else
+constexpr bool kRunsRam = true;
+#endif
+
 constexpr s32 kMostAtOnce = 8;  // Instructions after which the other threads of the warp get a look in,
 constexpr s32 kMostAlone = 32;  // or where there are none, after which the log may be full.
 
@@ -287,11 +297,13 @@ constexpr s32 kMostAlone = 32;  // or where there are none, after which the log 
 template <Cart kKind, bool kAlone>
 struct Interpreter {
   u8* ram;
-  const State* state;
+  u32 ram_at;  // Its offset from the program, both in shared memory.
+  State* state;
   Log log;
   u16* shadow;  // Of one alone; see `shadow.h`.
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
+  s32 until;  // With so many instructions left a run ends.
   u32 pc, axys, nz, c, v, latch;
   u32 waits;   // For a replay of the log, to read collisions.
   u32 banks;   // See `packed_banks`.
@@ -302,6 +314,17 @@ struct Interpreter {
   RLB_HOT static u32 word_in(u32 offset) {
     return words_at(program()[offset / 4], program()[offset / 4 + 1], offset % 4);
   }
+
+  // Whether the instruction at a program counter can be executed here.
+  RLB_HOT static bool is_code(u32 pc) {
+    const bool is_in_ram = kRunsRam & ((pc & 0x1280) == 0x80) & ((pc & 0x7f) <= 0x7d);
+    return is_plain_code<kKind>(pc) | is_in_ram;
+  }
+  // Where it is, from the program on.
+  RLB_HOT u32 place_of(u32 pc) const {
+    const u32 in_program = offset_in<kKind>(banks, pc);
+    return kRunsRam && !(pc & 0x1000) ? ram_at + (pc & 0x7f) : in_program;
+  }
   RLB_HOT static u32 rom_byte(u32 offset) { return reinterpret_cast<const u8*>(program())[offset]; }
   RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[word & 0xff]; }
 
@@ -309,6 +332,9 @@ struct Interpreter {
   // Whether the stack is in RAM, from so many bytes below its pointer to so many above.
   RLB_HOT bool has_stack(u32 below, u32 above) const { return sp() >= 0x80 + below && sp() + above <= 0xff; }
   RLB_HOT u32 stacked(s32 by) const { return ram[(sp() + static_cast<u32>(by)) & 0x7f]; }
+  RLB_HOT void store_stacked(s32 by, u32 value) const {
+    ram[(sp() + static_cast<u32>(by)) & 0x7f] = static_cast<u8>(value);
+  }
   RLB_HOT void move_stack(s32 by) { axys += static_cast<u32>(by) << 24; }
 
   // Whether it is a branch, and taken; without a branch of its own.
@@ -324,8 +350,10 @@ struct Interpreter {
 
   // As in `Bus`.
   RLB_HOT void skip_wait(u32 target, s32 branch_cycles, bool is_bpl) {
-    if (!is_plain_code<kKind>(target) || !loads_timer(word_in(offset_in<kKind>(banks, target)))) return;
-    const s32 period = 4 + branch_cycles, turns = idle_turns(state->riot, cycles, period, is_bpl, left);
+    if (!is_code(target)) return;
+    const Wait wait = wait_of(word_in(place_of(target)), is_bpl);
+    if (wait == kNoWait) return;
+    const s32 period = 4 + branch_cycles, turns = idle_turns(state->riot, wait, cycles, period, is_bpl, left);
     cycles += turns * period;
     left -= 2 * turns;
   }
@@ -345,6 +373,17 @@ struct Interpreter {
     return ((nz >> 7 | nz >> 8) & 1) << 7 | v << 6 | status | static_cast<u32>((nz & 0xff) == 0) << 1 | c;
   }
 
+  RLB_HOT void set_status(u32 p) {
+    status = 0x30 | (p & 0x0c);
+    stops = kIsUnknown | kIsOdd | (p & 8 ? u32{kIsAddition} : 0);
+  }
+  RLB_HOT void set_flags(u32 p) {
+    nz = (p & 0x80) << 1 | (p & 2 ? 0 : 1);
+    v = p >> 6 & 1;
+    c = p & 1;
+    set_status(p);
+  }
+
   // Writes to the stack, which some games have in the TIA.
   RLB_HOT bool push(u32 value, s32 now) {
     const u32 to = sp();
@@ -361,6 +400,20 @@ struct Interpreter {
     return true;
   }
 
+  // What an instruction reads that is executed by its opcode: up to two bytes, one after the other.
+  struct Reads {
+    u32 n, at[2];
+  };
+  RLB_HOT Reads reads_of(const Steps& s, u32 opcode, u32 address) const {
+    switch (opcode) {
+      case 0x24: return {1, {address & 0xff, 0}};                                             // BIT
+      case 0x2c: return {1, {address, 0}};                                                    // BIT
+      case 0x28: case 0x68: return {2, {sp(), (sp() + 1) & 0xff}};                            // PLP, PLA
+      case 0x6c: return {2, {address, (address & 0xff00) | ((address + 1) & 0xff)}};          // JMP ( )
+      default: return {0, {0, 0}};
+    }
+  }
+
   // Executes what is told apart by its opcode; as `execute`.
   RLB_HOT bool execute_odd(const Steps& s, u32 word) {
     const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address = word >> 8 & 0xffff;
@@ -373,58 +426,87 @@ struct Interpreter {
       branch(s, opcode);
       return true;
     }
+    const Reads reads = reads_of(s, opcode, address);
+    u32 value = opcode == 0x24 ? byte : opcode == 0x28 || opcode == 0x68 ? opcode : address >> 8, low = 0;
+    for (u32 k = 0; k < reads.n; ++k) {
+      low = value;
+      if (!read(k ? reads.at[1] : reads.at[0], now, value, value)) return false;
+    }
+    u32 to = next, on_bus = opcode;
     switch (opcode) {
-      case 0x24: case 0x2c: {  // BIT
-        const bool is_absolute = s.masks >> 24;
-        u32 value;
-        if (!read(is_absolute ? address : byte, now, is_absolute ? address >> 8 : byte, value)) return false;
-        latch = value;
+      case 0x24: case 0x2c:  // BIT
+        on_bus = value;
         nz = (axys & value & 0xff) | (value & 0x80) << 1;
         v = value >> 6 & 1;
-        pc = next;
         break;
-      }
       case 0x48: return push(axys & 0xff, now);  // PHA
       case 0x08: return push(flags(), now);      // PHP
       case 0x68:                                 // PLA
-        if (!has_stack(0, 1)) return false;
-        latch = nz = stacked(1);
+        on_bus = nz = value;
         move_stack(1);
-        axys = (axys & ~0xffu) | latch;
-        pc = next;
+        axys = (axys & ~0xffu) | value;
         break;
-      case 0x60: {  // RTS
+      case 0x28:  // PLP
+        on_bus = value;
+        move_stack(1);
+        set_flags(value);
+        break;
+      case 0xd8: set_status(status & ~8u); break;  // CLD
+      case 0xf8: set_status(status | 8); break;    // SED
+      case 0x60: {                                 // RTS
         if (!has_stack(0, 2)) return false;
         const u32 back = stacked(1) | stacked(2) << 8;
         if (!is_plain_code<kKind>(back)) return false;
-        latch = rom_byte(offset_in<kKind>(banks, back));
-        pc = (back + 1) & 0xffff;
+        on_bus = rom_byte(offset_in<kKind>(banks, back));
+        to = (back + 1) & 0xffff;
         move_stack(2);
         break;
       }
-      case 0x6c: {  // JMP ( )
-        const u32 upper = (address & 0xff00) | ((address + 1) & 0xff);
-        u32 low, high;
-        if (!read(address, now, 0, low) || !read(upper, now, 0, high)) return false;
-        latch = high;
-        pc = low | high << 8;
+      case 0x40:  // RTI
+        if (!has_stack(0, 3)) return false;
+        on_bus = stacked(3);
+        to = stacked(2) | on_bus << 8;
+        set_flags(stacked(1));
+        move_stack(3);
+        break;
+      case 0x00: {  // BRK
+        if (!has_stack(2, 0) || kKind == Cart::kDPC) return false;
+        store_stacked(0, next >> 8);
+        store_stacked(-1, next);
+        store_stacked(-2, flags());
+        move_stack(-3);
+        set_status(status | 4);
+        on_bus = rom_byte(offset_in<kKind>(banks, 0xffff));
+        to = rom_byte(offset_in<kKind>(banks, 0xfffe)) | on_bus << 8;
         break;
       }
+      case 0x6c:  // JMP ( )
+        on_bus = value;
+        to = low | value << 8;
+        break;
       case 0x20:  // JSR
         if (!has_stack(1, 0)) return false;
-        ram[sp() & 0x7f] = static_cast<u8>((next - 1) >> 8);
-        ram[(sp() - 1) & 0x7f] = static_cast<u8>(next - 1);
+        store_stacked(0, (next - 1) >> 8);
+        store_stacked(-1, next - 1);
         move_stack(-2);
         [[fallthrough]];
       default:  // JMP
-        latch = address >> 8;
-        pc = address;
+        on_bus = address >> 8;
+        to = address;
     }
+    latch = on_bus;
+    pc = to;
     cycles = now;
     return true;
   }
 
   // --- What a run consists of. ---
+
+  // What comes next may have been read from another bank: the run ends.
+  RLB_HOT void switch_banks() {
+    banks = packed_banks<kKind>(state->cart);
+    until = left;
+  }
 
   // Reads, with what was on the bus before; false if that does more.
   RLB_HOT bool read(u32 address, s32 now, u32 noise, u32& value) {
@@ -436,30 +518,54 @@ struct Interpreter {
       value = rom_byte(offset_in<kKind>(banks, address));
       return true;
     }
-    if (address & 0x1000) return false;
-    if (!(address & 0x80)) {
-      const bool is_collision = (address & 15) < 8;
-      if (is_collision && !n_log) return false;  // There is nothing to wait for.
-      last_access = now;
-      waits = is_collision;
-      if (is_collision) return false;
-      value = read_input(*state, address & 15, now) | (noise & 0x3f);
+    if (address & 0x1000) {
+      if (kKind == Cart::kDPC) return false;
+      value = read_cart<kKind>(state->cart, reinterpret_cast<const u8*>(program()), address, now);
+      switch_banks();
       return true;
     }
-    const u32 reg = address & 7;
-    if ((reg & 5) == 4) {
-      const s32 count = timer_count(state->riot, now);
-      value = static_cast<u32>(count);
-      return count >= 0;
+    if (address & 0x80) {
+      value = read_port(state->riot, address, now);
+      return true;
     }
-    value = reg == 0 ? state->riot.joysticks : state->riot.switches;
-    return (reg & 5) == 0;
+    last_access = now;
+    const u32 reg = address & 15;
+    if (reg < 8 && (n_log || !is_drawn(state->tia, 3 * now))) {
+      waits = 1;
+      return false;
+    }
+    value = (reg < 8 ? shown_collisions(state->tia.collisions, reg) : read_input(*state, reg, now)) | (noise & 0x3f);
+    return true;
   }
 
   // Whether a write goes to the log, or waits for the line, and does no more.
   RLB_HOT bool is_logged(u32 address, s32 now) const {
     const u32 reg = address & 0x3f;
     return !(address & 0x1080) && reg >= kWSYNC && reg <= kCXCLR && now < line_limit && n_log < kLogSize;
+  }
+
+  // Whether `write_elsewhere` does all that another one does.
+  RLB_HOT bool can_write(u32 address, s32 now) const {
+    if (address & 0x1000) return kKind != Cart::kDPC;
+    if (address & 0x80) return sets_timer(address);
+    return (address & 0x3f) <= kVBLANK && now < line_limit && n_log < kLogSize;
+  }
+
+  RLB_HOT void write_elsewhere(u32 address, u32 value) {
+    if (address & 0x1000) {
+      write_cart<kKind>(state->cart, address, static_cast<u8>(value));
+      switch_banks();
+    } else if (address & 0x80) {
+      set_timer(state->riot, address, value, cycles);
+    } else if (address & 0x3f) {
+      write_dump(state->tia, static_cast<u8>(value), cycles);
+      write_tia(kVBLANK, value);
+    } else {
+      last_access = cycles;
+      if (!ends_frame(state->tia, static_cast<u8>(value), cycles)) return;
+      state->frame.has_stopped = 1;
+      left = 0;
+    }
   }
 
   RLB_HOT void write_tia(u32 reg, u32 value) {
@@ -475,16 +581,16 @@ struct Interpreter {
 
   // As one question: each costs a GPU as much as ten additions.
   RLB_HOT bool is_common(const Steps& s, u32 word) const {
-    return is_plain_code<kKind>(pc) & !(s.what & stops) & !may_wait(word);
+    return is_code(pc) & !(s.what & stops) & !may_wait(word);
   }
 
   // Executes a few instructions, the last one where another may be told apart by its opcode; returns false
   // where the next one is left to `execute_anywhere`, with nothing of it done.
   RLB_HOT bool run() {
-    u32 word = word_in(offset_in<kKind>(banks, pc));
+    u32 word = word_in(place_of(pc));
     Steps s = steps_of(word);
     constexpr s32 kMost = kAlone ? kMostAlone : kMostAtOnce;
-    const s32 until = left > kMost ? left - kMost : 0;
+    until = left > kMost ? left - kMost : 0;
     bool goes_on = is_common(s, word);
     while (goes_on) {
       --left;
@@ -493,7 +599,7 @@ struct Interpreter {
       // What comes next is read while this is executed.
       const u32 after = pc + (what >> kLengthAt & 3), target = after + (byte ^ 0x80) - 0x80;
       const bool branches = is_taken(s);
-      const u32 next_pc = branches ? target : after, next_at = offset_in<kKind>(banks, next_pc);
+      const u32 next_pc = branches ? target : after, next_at = place_of(next_pc);
       const s32 to_branch = branches ? 1 + static_cast<s32>((target ^ after) >> 8 & 1) : 0;
       const u32 next_low = program()[next_at / 4], next_high = program()[next_at / 4 + 1];
 
@@ -516,7 +622,7 @@ struct Interpreter {
       u32 value = what & kDoesRead ? cell : byte;
       if (what & (kDoesRead | kDoesWrite) && !is_ram) {
         if (what & kDoesRead && (what & kDoesWrite || !read(address, now, noise, value))) return false;
-        if (what & kDoesWrite && !is_logged(address, now)) return false;
+        if (what & kDoesWrite && !is_logged(address, now) && !can_write(address, now)) return false;
       }
       const u32 next_word = words_at(next_low, next_high, next_at % 4);
       const Steps next = steps_of(next_word);
@@ -537,14 +643,22 @@ struct Interpreter {
       axys = permute(axys, result, s.kept);
       latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
       if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
-      if (what & kDoesWrite && !is_ram) write_tia(address & 0x3f, result);
+      if (what & kDoesWrite && !is_ram) {
+        if (is_logged(address, now)) {
+          write_tia(address & 0x3f, result);
+        } else {
+          write_elsewhere(address, result);
+        }
+      }
+      // What comes next may have been read too early.
+      if (kRunsRam && what & kDoesWrite && !(next_pc & 0x1000)) until = left;
       word = next_word;
       s = next;
       goes_on = (left > until) & is_common(s, word);
     }
     if (left <= until) return true;
     --left;
-    return is_plain_code<kKind>(pc) && s.what & (kIsOdd | kIsBranch) && execute_odd(s, word);
+    return is_code(pc) && s.what & (kIsOdd | kIsBranch) && execute_odd(s, word);
   }
 };
 
