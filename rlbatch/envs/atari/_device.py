@@ -27,8 +27,8 @@ from rlbatch.errors import CallOrderError
 _WARP = 32
 # Four warps share a program in shared memory, which leaves more to the cache that it is a part of.
 _STEP_THREADS = 4 * _WARP
-# Of a multiprocessor. It runs twelve at once (`RLB_KERNEL` in `native/device.cu`), but to have more
-# of them, with fewer environments each, gains nothing (`scripts/gpu_estimate.py --lanes`).
+# Of a multiprocessor. It runs sixteen at once (`RLB_KERNEL` in `native/device.cu`), but more, with
+# fewer environments each, take longer: they share a cache of instructions, which is too small.
 _WARPS_AT_LEAST = 8
 # Of shared memory CUDA takes so much for itself in every block, and Turing has so much, the least.
 # Source: CUDA C++ Programming Guide, chapter "Compute Capabilities".

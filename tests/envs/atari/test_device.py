@@ -6,6 +6,7 @@ and cooperation of threads.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import gc
 import os
@@ -19,10 +20,11 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
-from rlbatch.envs.atari import GAMES, AtariEnv, build
+from rlbatch.envs.atari import GAMES, AtariEnv, _batch, _device, build
 from rlbatch.envs.atari._device_steps import hint_at_more
-from rlbatch.envs.atari.roms import rom_folder
+from rlbatch.envs.atari.roms import guess_cart, rom_folder
 from rlbatch.errors import CallOrderError
+from scripts.cartridges import cartridge
 from tests.helpers import no_waiting_for_the_gpu
 from tests.played_gpu import GPU, PlayedGPU
 
@@ -126,6 +128,60 @@ def test_a_thread_alone(make: MakeEnv, game: str) -> None:
     # Its resets are emulated; the first of the last game twice, for lack of whole frames.
     options = {} if game == "sir_lancelot" else {"difficulty": 1}
     check_same(make, 60, game, 1, seed=0, max_num_frames_per_episode=20, **options)
+
+
+def insert(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
+    """Lets the game pitfall2 be another program, of which nothing is known."""
+    game = GAMES["pitfall2"]
+    game = dataclasses.replace(game, cart=guess_cart(content), reset_depends_on="play")
+    monkeypatch.setitem(GAMES, "pitfall2", game)
+    for module in (_batch, _device):
+        monkeypatch.setattr(module, "read_rom", lambda _: content)
+
+
+def test_code_in_ram_that_changes_the_instruction_after(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code = (
+        "e6 91  a5 91  85 87  a9 00  85 90  4c 12 f0"  # INC, LDA, STA to the operand of LDA, STA.
+    )
+    begin = "78 d8 a2 ff 9a  a2 0c  bd 40 f0  95 80  ca  10 f8  4c 80 00"  # Copies it, and jumps.
+    frame = "a9 02 85 00 85 02 85 02 a9 00 85 00  a0 ff  85 02 88 d0 fb  4c 0f f0"  # VSYNC, lines.
+    program = (bytes.fromhex(begin) + bytes.fromhex(frame)).ljust(64) + bytes.fromhex(code)
+    insert(monkeypatch, program.ljust(0xFFC, b"\0") + bytes.fromhex("00 f0 00 f0"))
+    native, kernels = (AtariEnv("pitfall2", 2, device=d, seed=0) for d in ("cpu", GPU))
+    native.reset(), kernels.reset()
+    check_steps(kernels, native, 4)
+    ram = kernels.get_ram([0])[0]
+    assert ram[0x10] == ram[0x11] > 0
+
+
+@pytest.mark.parametrize(
+    "numbers", [range(10), pytest.param(range(10, 300), marks=pytest.mark.slow)], ids=str
+)
+def test_generated_programs(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch, numbers: range
+) -> None:
+    """Opcodes, banks and stacks as no game has them."""
+    for number in numbers:
+        insert(monkeypatch, cartridge(number)[1])
+        options = {"seed": number, "noop_max": 0, "full_action_space": True}
+        native, kernels = (
+            AtariEnv("pitfall2", 3, device=where, **options) for where in ("cpu", GPU)
+        )
+        check_equal(kernels.reset()[0], native.reset()[0], f"{number}: reset")
+        try:
+            check_steps(kernels, native, 4, number)
+        except (AssertionError, RuntimeError) as error:
+            # Some screens of random bytes are too much, which is reported.
+            message = str(error)
+            if isinstance(error, AssertionError):
+                with pytest.raises(RuntimeError) as reported:
+                    kernels.get_state()
+                message = str(reported.value)
+            assert "expected screens that fit into the memory" in message
+        kernels.close()
+        native.close()
 
 
 @pytest.mark.parametrize("n_warps", [1, 20, 1000])  # Full ones in large blocks; of 7; of one.

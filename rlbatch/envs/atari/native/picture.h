@@ -66,7 +66,7 @@ struct Pictures {
   alignas(16) u8 bytes[kRoom];
 };
 
-static_assert(kRoom < kHasEdges && kMaxHeight < 256 && sizeof(Pictures) % 4 == 0);
+static_assert(kRoom < kHasEdges && kMaxHeight < 256 && sizeof(Pictures) % sizeof(uint4) == 0);
 
 using Screens = Pictures*;
 using Screen = Pictures*;
@@ -201,23 +201,29 @@ RLB_FN u32 end_of(const Pictures& p, s32 picture) {
   return reader.end();
 }
 
+constexpr u32 kPiece = sizeof(uint4);  // Bytes that are moved at once.
+
+// Moves a picture that ends at a byte to the front, by so many pieces.
+RLB_FN void move_picture(Pictures& p, s32 picture, u32 end, u32 by) {
+  uint4* pieces = reinterpret_cast<uint4*>(p.bytes);
+  for (u32 k = start_of(p, picture) / kPiece; k * kPiece < end; ++k) pieces[k - by] = pieces[k];
+  for (s32 k = 0; k < n_rows(p, picture); ++k) {
+    u16& row = p.row[picture][(p.first[picture] + k) % p.height];
+    row = static_cast<u16>(row - by * kPiece);
+  }
+  if (picture == p.drawn) p.last_row = static_cast<u16>(p.last_row - by * kPiece);
+}
+
 // Moves what is needed to the front. No row is open.
 RLB_GPU_CALL void make_room(Pictures& p) {
   if (p.is_lost) return;  // There is nothing to be read.
-  constexpr u32 kPiece = sizeof(uint4);
-  uint4* pieces = reinterpret_cast<uint4*>(p.bytes);
   u32 from = 0, to = 0;
   for (s32 i; (i = needed_from(p, from)) < kPictures;) {
-    const u32 begin = start_of(p, i), end = end_of(p, i), first = begin / kPiece;
-    const u32 free = (to + kPiece - 1) / kPiece, by = free < first ? first - free : 0;
-    for (u32 k = first; by && k * kPiece < end; ++k) pieces[k - by] = pieces[k];
-    for (s32 k = 0; by && k < n_rows(p, i); ++k) {
-      u16& row = p.row[i][(p.first[i] + k) % p.height];
-      row = static_cast<u16>(row - by * kPiece);
-    }
-    if (i == p.drawn) p.last_row = static_cast<u16>(p.last_row - by * kPiece);
-    from = end;
-    to = end - by * kPiece;
+    const u32 first = start_of(p, i) / kPiece, free = (to + kPiece - 1) / kPiece;
+    const u32 by = free < first ? first - free : 0;
+    from = end_of(p, i);
+    to = from - by * kPiece;
+    if (by) move_picture(p, i, from, by);
   }
   p.head = to;
 }

@@ -19,7 +19,7 @@
 #define RLB_HOT inline __attribute__((always_inline))
 #define RLB_COLD __attribute__((noinline))
 #define RLB_GPU_CALL inline  // Called on a GPU, where all else is copied into its callers.
-#define RLB_HOT_GPU_CALL RLB_HOT
+#define RLB_HOT_GPU_CALL RLB_HOT  // Where a caller on a GPU would have too much code with a copy.
 #define RLB_HOT_LAMBDA __attribute__((always_inline))
 #define RLB_CONST static constexpr
 #define RLB_LIKELY(condition) __builtin_expect(!!(condition), 1)

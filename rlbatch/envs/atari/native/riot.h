@@ -50,7 +50,9 @@ RLB_FN u8 read_timer(Riot& riot, s32 cycles) {
 }
 
 // Whether the timer has run out and has not been read since: bit 7 of INSTAT.
-RLB_HOT bool has_interrupt(const Riot& riot, s32 cycles) { return timer_count(riot, cycles) < 0 && !riot.was_read; }
+RLB_HOT bool has_interrupt(const Riot& riot, s32 cycles) {
+  return timer_count(riot, cycles) < 0 && !riot.was_read;
+}
 
 // Programs wait in a loop of two instructions: a load of INTIM (LDA, LDX or LDY) and a branch back, BNE
 // or BPL; or the same of INSTAT, also with BIT, and BPL.

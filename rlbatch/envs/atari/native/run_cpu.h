@@ -23,7 +23,7 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 // come to one waits there for the others.
 //
 // All logs are replayed together. For that, threads whose logs are full wait, and so do those that read
-// collisions: for some lines, in which others come to do so.
+// collisions: for a line, in which others come to do so.
 //
 // `scripts/gpu_estimate.py` counts how well that works. To run those alone that are at the same
 // address, the lowest first, takes up to twice as long, where a game has many ways to go, and is a

@@ -8,9 +8,9 @@
 //   operand (by mode) -> read -> logic, sum and shift to the right -> choice -> write
 //
 // Nothing is called from here: a call would cost all threads their barriers and descriptors. What is
-// rare is left to `execute_anywhere`, with nothing done: other opcodes, decimal sums, and accesses
-// that do more than to read or write (collisions, VSYNC, timers that are set, hot-spots, a stack
-// that is no RAM).
+// rare is left to `execute_anywhere`, with nothing done: undocumented opcodes, decimal sums, Pitfall
+// II's chip, a stack that is no RAM. That is for one thread at a time, and its code is not in the
+// instruction cache, so nothing that programs do in every frame is left to it.
 #pragma once
 
 #include "lanes.h"
@@ -283,7 +283,7 @@ RLB_FN void come_near(const u8* rom) {
   block_barrier();
 }
 
-// Whether the program runs in RAM as well.
+// Whether the program may run in RAM as well: to ask costs every instruction. See `Game.runs_ram`.
 #if defined(RLB_RUNS_RAM)
 constexpr bool kRunsRam = RLB_RUNS_RAM;
 #else
@@ -404,12 +404,12 @@ struct Interpreter {
   struct Reads {
     u32 n, at[2];
   };
-  RLB_HOT Reads reads_of(const Steps& s, u32 opcode, u32 address) const {
+  RLB_HOT Reads reads_of(u32 opcode, u32 address) const {
     switch (opcode) {
-      case 0x24: return {1, {address & 0xff, 0}};                                             // BIT
-      case 0x2c: return {1, {address, 0}};                                                    // BIT
-      case 0x28: case 0x68: return {2, {sp(), (sp() + 1) & 0xff}};                            // PLP, PLA
-      case 0x6c: return {2, {address, (address & 0xff00) | ((address + 1) & 0xff)}};          // JMP ( )
+      case 0x24: return {1, {address & 0xff, 0}};                                     // BIT
+      case 0x2c: return {1, {address, 0}};                                            // BIT
+      case 0x28: case 0x68: return {2, {sp(), (sp() + 1) & 0xff}};                    // PLP, PLA
+      case 0x6c: return {2, {address, (address & 0xff00) | ((address + 1) & 0xff)}};  // JMP ( )
       default: return {0, {0, 0}};
     }
   }
@@ -426,7 +426,7 @@ struct Interpreter {
       branch(s, opcode);
       return true;
     }
-    const Reads reads = reads_of(s, opcode, address);
+    const Reads reads = reads_of(opcode, address);
     u32 value = opcode == 0x24 ? byte : opcode == 0x28 || opcode == 0x68 ? opcode : address >> 8, low = 0;
     for (u32 k = 0; k < reads.n; ++k) {
       low = value;
@@ -534,7 +534,8 @@ struct Interpreter {
       waits = 1;
       return false;
     }
-    value = (reg < 8 ? shown_collisions(state->tia.collisions, reg) : read_input(*state, reg, now)) | (noise & 0x3f);
+    const u32 shown = reg < 8 ? shown_collisions(state->tia.collisions, reg) : read_input(*state, reg, now);
+    value = shown | (noise & 0x3f);
     return true;
   }
 
