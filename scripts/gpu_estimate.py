@@ -21,8 +21,9 @@ if the observations, which have many warps, use `--utilisation` of its slots: wh
 (`frames_per_second`), and where one ends in every step of four frames
 (`frames_per_second_with_resets`). It is an estimate, not a measurement: latencies are assumed, each
 warp has an equal share of the first-level cache, the second-level cache and those of instructions
-never miss. Prints a line per game, a table and one JSON object. The committed one is of all games,
-which takes an hour on two cores:
+never miss. On an H200 a warp filled as many slots as are counted here, but each took about twice as
+long, mostly because those of instructions do miss. Prints a line per game, a table and one JSON
+object. The committed one is of all games, which takes an hour on two cores:
 
     python -m scripts.gpu_estimate --out benchmarks/results/gpu_estimate.json
 """

@@ -56,7 +56,13 @@ def run(script: str, path: Path, redirections: str = "") -> subprocess.Completed
     )
 
 
-@pytest.mark.parametrize("closed", [">&-", "<&- 2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    [
+        *(">&-", "<&- 2>&-", "<&- >&- 2>&-"),
+        *(pytest.param(other, marks=pytest.mark.slow) for other in (">&- 2>&-", "<&- >&-")),
+    ],
+)
 def test_what_is_printed_where_streams_are_closed_reaches_nobody(tmp_path, closed):
     done = run(PRINTS, tmp_path / "result", closed)
     assert (tmp_path / "result").read_text() == "[3]"

@@ -112,9 +112,10 @@ def test_options(make: MakeEnv, name: str) -> None:
     check_same(make, n_steps, "breakout", 3, seed=5, **options)
 
 
+@pytest.mark.parametrize("n_steps", [60, pytest.param(120, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("game", ["krull", "pitfall2", "skiing", "adventure"])
-def test_sticky_actions_in_colours(make: MakeEnv, game: str) -> None:
-    check_same(make, 60, game, 2, seed=6, obs_type="rgb", repeat_action_probability=0.25)
+def test_sticky_actions_in_colours(make: MakeEnv, game: str, n_steps: int) -> None:
+    check_same(make, n_steps, game, 2, seed=6, obs_type="rgb", repeat_action_probability=0.25)
 
 
 @pytest.mark.parametrize("game", ["robotank", pytest.param("battle_zone", marks=pytest.mark.slow)])
