@@ -111,8 +111,8 @@ compile_before gpu_tests
 side_by_side=()
 "$PYTHON" -c "import xdist" 2>/dev/null && side_by_side=(-p xdist.plugin -n 6)
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
-    --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" \
-    --junit-xml="$OUT/gpu_tests.xml"
+    --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
+    -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
 short=("${two[@]}" --n-envs 136 --n-steps 3)
 for tool in memcheck racecheck synccheck; do
     # Without PyTorch's cache a tensor's end is the end of an allocation.
