@@ -3,7 +3,7 @@
     python -m scripts.gpu_equality --n-envs 64 --n-steps 150
 
 Each environment gets actions of its own; observations are compared pixel for pixel after every
-step, states byte for byte at the end. Prints the first difference of each game when it has been
+step and a second reset, states byte for byte before that. Prints the first difference of each game when it has been
 played, then one JSON object; exits with 1 if there is a difference, or if a game was not played.
 After an error of CUDA nothing more runs in this process: the game that made it is among those that
 end with one or as interrupted. On a machine without a GPU, RLBATCH_ATARI_GRID=1 and `--device cpu`
@@ -91,7 +91,11 @@ def compare(game: str, config: Config) -> str | None:
                 difference = difference or first_difference(one, other)
         some = list(range(0, config.n_envs, config.states_of_every))
         same = torch.equal(kernels.get_state(some).cpu(), native.get_state(some))
-        return difference or (None if same else "states at the end")
+        difference = difference or (None if same else "states at the end")
+        if difference:
+            return difference
+        difference = first_difference(kernels.reset()[0], native.reset()[0])
+        return f"second reset: {difference}" if difference else None
     finally:
         native.close()
         if kernels is not None:

@@ -84,7 +84,7 @@ struct Interpreter {
   u32 waits;   // For a replay of the log, to read collisions.
   u32 banks;   // See `packed_banks`.
   u32 stops;   // What `Step` is not executed.
-  u32 status;  // Those of the flags that do not change here.
+  u32 status;  // D, I and the bits that are always set, as they are pushed.
 
   RLB_HOT static const u32* program() { return near_memory().program; }
   RLB_HOT static u32 word_in(u32 offset) {
