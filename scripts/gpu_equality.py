@@ -3,8 +3,9 @@
     python -m scripts.gpu_equality --n-envs 64 --n-steps 150
 
 Each environment gets actions of its own; observations are compared pixel for pixel after every
-step and a second reset, states byte for byte before that. Prints the first difference of each game when it has been
-played, then one JSON object; exits with 1 if there is a difference, or if a game was not played.
+step and a second reset, states byte for byte before that. Prints the first difference of each game
+when it has been played, then one JSON object; exits with 1 if there is a difference, or if a game
+was not played.
 After an error of CUDA nothing more runs in this process: the game that made it is among those that
 end with one or as interrupted. On a machine without a GPU, RLBATCH_ATARI_GRID=1 and `--device cpu`
 let the CPU play one.
