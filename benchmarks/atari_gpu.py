@@ -22,7 +22,9 @@ the games that were measured; `not_reached`, the games of the part `games` that 
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import functools
 import math
 import os
 import statistics
@@ -44,6 +46,8 @@ from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
 
 FRAME_SKIP = 4
 USES = ("emulation", "observations", "agent")
+# Half of the cores, so that those that measure are not waited for.
+_PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
 
 @dataclass(frozen=True)
@@ -105,14 +109,34 @@ def actor(env: AtariEnv, use: str, device: str) -> Callable[[DictTensor], DictTe
     return act
 
 
+def play_on_cpu(game: str, n_envs: int, obs_type: str, n_before: int) -> torch.Tensor:
+    """Returns states of consoles that the CPU has played at random."""
+    options = {"seed": 0, "obs_type": obs_type, "decorrelate_steps": n_before, "num_threads": 1}
+    with contextlib.closing(AtariEnv(game, n_envs, **options)) as native:
+        native.reset()
+        return native.get_state()
+
+
+@functools.cache  # So that what main() has begun is what is taken.
+def played_apart(
+    game: str, n_envs: int, obs_type: str, config: Config
+) -> concurrent.futures.Future[torch.Tensor]:
+    """Begins to play consoles, as many as there are environments or `n_apart`."""
+    return _PLAYERS.submit(
+        play_on_cpu, game, min(config.n_apart, n_envs), obs_type, config.n_before
+    )
+
+
+def obs_type_of(use: str) -> str:
+    """Returns what is observed in a use."""
+    return "ram" if use == "emulation" else "pixels"
+
+
 def begin_apart(env: AtariEnv, game: str, config: Config) -> None:
     """Puts the environments where consoles are that the CPU has played at random."""
-    n, kind = min(config.n_apart, env.n_envs()), env._batch.settings.obs_type
-    with contextlib.closing(
-        AtariEnv(game, n, seed=0, obs_type=kind, decorrelate_steps=config.n_before)
-    ) as native:
-        native.reset()
-        env.set_state(list(range(n)), native.get_state())
+    states = played_apart(game, env.n_envs(), env._batch.settings.obs_type, config).result()
+    n = len(states)
+    env.set_state(list(range(n)), states)
     shared = env._batch._shared
     names = ("states", "episodes", "pictures")  # Random numbers stay each environment's own.
     for rows in (*(shared[name][: env.n_envs()] for name in names), env._batch._ring):
@@ -124,8 +148,7 @@ def begin_apart(env: AtariEnv, game: str, config: Config) -> None:
 @torch.no_grad()
 def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float:
     """Measures one game; returns raw frames per second."""
-    obs_type = "ram" if use == "emulation" else "pixels"
-    env = AtariEnv(game, n_envs, device=config.device, seed=0, obs_type=obs_type)
+    env = AtariEnv(game, n_envs, device=config.device, seed=0, obs_type=obs_type_of(use))
     env.reset()
     begin_apart(env, game, config)
     observation = env.observe()
@@ -294,6 +317,8 @@ def main(config: Config) -> None:
         games = dict.fromkeys(game for _, game, _ in cases)
         build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
         for use, game, n_envs in cases:
+            played_apart(game, n_envs, obs_type_of(use), config)
+        for use, game, n_envs in cases:
             name = f"fps/{use}/{game}/{n_envs}"
             figure = measured(report, name, frames_per_second, game, n_envs, use, config)
             if figure is not None:
@@ -306,6 +331,7 @@ def main(config: Config) -> None:
     except Exception:  # What has been measured is to be reported.
         traceback.print_exc()
         report.figure("failed", None)
+    _PLAYERS.shutdown(wait=False, cancel_futures=True)
     over_games(report, figures, config)
     if "games" in config.parts:
         done = {game for use, game, n in figures if (use, n) == ("observations", config.n_envs)}
