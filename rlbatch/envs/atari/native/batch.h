@@ -34,9 +34,9 @@
 // of the step are drawn from these. Where that happens, it mostly happens again: then some
 // steps are drawn as a whole.
 //
-// So it is with the frames of a reset and the actions that begin an episode, unless the last two draw less
-// than any before. Then all are emulated once more to be drawn, from a copy of the state and of the random
-// numbers. It takes the place of the observations, which are over.
+// So it is with the frames of a reset and the actions that begin an episode, as far as they are not known,
+// unless the last two draw less than any before. Then all are emulated once more to be drawn, from a copy of
+// the state and of the random numbers. It takes the place of the observations, which are over.
 #pragma once
 
 #include "console.h"
@@ -160,25 +160,22 @@ struct Environment {
     const s32 n_noops = draw_noops();
     const bool fires = options.fire_reset && has_fire();
     const s32 n_acts = fires && n_noops < 1 ? 1 : n_noops;
-    if (is_reset_known()) {
-      for (s32 k = resume(n_acts); k < n_acts; ++k) act_in_reset(fires && k == 0);
-    } else {
-      emulate_reset(fires, n_acts);
-    }
+    emulate_rest(fires, is_reset_known() ? resume(n_acts) : -1, n_acts);
     begin_episode();
   }
 
-  // See NOTE [ frames that nobody sees ].
-  RLB_FN void emulate_reset(bool fires, s32 n_acts) {
+  // Emulates the acts that are to be done after so many, and before them, if these are -1, the reset. See
+  // NOTE [ frames that nobody sees ].
+  RLB_FN void emulate_rest(bool fires, s32 n_done, s32 n_acts) {
     Start& start = *reinterpret_cast<Start*>(canvas.ring);
     const s32 ring_size = options.stack * frame_size(options);
     const bool fits = ring_size >= s32{sizeof(Start)} && ring_size % s32{alignof(Start)} == 0;
-    bool is_blind = has_images() && fits && n_acts >= kSeen;
+    bool is_blind = has_images() && fits && (n_done < 0 || n_acts - n_done > kSeen);
     if (is_blind) {
       start.state = state();
       start.generators = console.generators;
     }
-    while (!reset_and_act(fires, n_acts, is_blind)) {
+    while (!reset_and_act(fires, n_done, n_acts, is_blind)) {
       state() = start.state;
       console.generators = start.generators;
       is_blind = false;
@@ -186,18 +183,15 @@ struct Environment {
   }
 
   // Returns whether all was drawn that is still to be seen.
-  RLB_FN bool reset_and_act(bool fires, s32 n_acts, bool is_blind) {
-    bool is_drawn = true;
+  RLB_FN bool reset_and_act(bool fires, s32 n_done, s32 n_acts, bool is_blind) {
     console.is_blind = is_blind;
-    console.reset_game();
-    for (s32 k = 0; k < n_acts; ++k) {
-      const bool is_seen = k + kSeen >= n_acts, begins = !state().frame.is_partial;
-      console.is_blind = is_blind && !is_seen;
+    if (n_done < 0) console.reset_game(n_acts < kSeen);
+    for (s32 k = n_done < 0 ? 0 : n_done; k < n_acts; ++k) {
+      console.is_blind = is_blind && k + kSeen < n_acts;
       act_in_reset(fires && k == 0);
-      if (is_seen) is_drawn = is_drawn && begins && console.covers_all();
     }
     console.is_blind = false;
-    return is_drawn || !is_blind;
+    return !is_blind || console.n_covering >= kSeen;
   }
 
   RLB_FN void act_in_reset(bool is_fire) {

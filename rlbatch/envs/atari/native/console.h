@@ -43,6 +43,7 @@ struct Console {
   bool is_blind = false;    // Frames are not drawn.
   State* record = nullptr;  // Where to put the state before the next frame; it moves on.
   s32 most_drawn = 0;  // Clocks of its window that any frame has drawn since a reset cleared the screens.
+  s32 n_covering = 0;  // Of the last frames, those of which each has drawn as much: nothing older shows.
 
 #if defined(RLB_CART)  // Compiled for one game.
   RLB_FN Cart cart() const { return static_cast<Cart>(RLB_CART); }
@@ -104,7 +105,7 @@ struct Console {
     reset_riot(s.riot, next_draw(generators.system));
     reset_tia(s.tia);
     s.frame.lines = 0;
-    most_drawn = 0;
+    most_drawn = n_covering = 0;
     set_window();
     if (screens) clear_screens(screens, s.session.height);
     if (has_cart_ram(cart())) {
@@ -118,14 +119,15 @@ struct Console {
     s.cpu.bus = static_cast<u8>(s.cpu.pc >> 8);
   }
 
-  // The whole `reset_game` of ALE.
-  RLB_FN void reset_game() {
+  // The whole `reset_game` of ALE. Where its end is seen, no more than its first frames are blind.
+  RLB_FN void reset_game(bool is_end_seen = false) {
     s.session.episode_frame_number = 0;
     for (s32 i = 0; i < 2; ++i) {
       s.session.paddle[i] = (s.session.paddle_min + s.session.paddle_max) / 2;
     }
     system_reset();
     emulate_many(kActionNoop, kResetFrames);
+    if (is_end_seen) is_blind = false;
     soft_reset();
     reset_rule(rule_of(), s.rule, s.session.mode);
     start_mode(rule_of(), *this, s.session.mode);
@@ -148,6 +150,7 @@ struct Console {
     s = after;
     s.session.frame_number += frame_number;
     s.frame.buffer ^= buffer;
+    most_drawn = n_covering = 0;
     return buffer;
   }
 
@@ -294,7 +297,8 @@ struct Console {
   // One update of the picture: a frame, or a part of one that takes too long.
   RLB_GPU_CALL void run_frame() {
     if (record) *record++ = s;
-    if (!s.frame.is_partial) begin_frame();
+    const bool begins = !s.frame.is_partial;
+    if (begins) begin_frame();
     s.frame.is_partial = 1;
     s.frame.has_stopped = 0;
     const Picture picture{s.session.height, static_cast<u8>(config.has_hmove_blanks),
@@ -305,7 +309,8 @@ struct Console {
     if (!s.cpu.is_jammed) run_instructions(run);
     flush_log(run, run.n_log, run.last_access, drawn);
     if (screen) end_drawing(screens, s.session.height);
-    if (s.tia.drawn - s.tia.window_start > most_drawn) most_drawn = s.tia.drawn - s.tia.window_start;
+    const s32 n_drawn = s.tia.drawn - s.tia.window_start;
+    if (n_drawn > most_drawn) most_drawn = n_drawn;
     if (s.frame.has_stopped) {
       s.frame.is_partial = 0;
       s.frame.lines = lines_so_far();
@@ -315,12 +320,8 @@ struct Console {
       if (!record) grey_rest();
       s.frame.is_greyed = 1;
     }
-  }
-
-  // Whether the last frame has drawn all that any frame has, so that nothing shows of an earlier one.
-  RLB_FN bool covers_all() const {
-    const s32 n_rows = (s.tia.drawn - s.tia.window_start) / kLine;  // That are complete.
-    return !s.frame.is_partial && n_rows >= (most_drawn + kLine - kBlank - 1) / kLine;
+    const bool covers_all = n_drawn / kLine >= (most_drawn + kLine - kBlank - 1) / kLine;  // Whole rows.
+    n_covering = screen && begins && s.frame.has_stopped && covers_all ? n_covering + 1 : 0;
   }
 
   // Draws `n` frames that were recorded, after which the console is as it is now.
