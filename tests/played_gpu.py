@@ -23,6 +23,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
 from rlbatch.envs.atari import build
+from rlbatch.envs.atari.games import Game
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
@@ -105,8 +106,8 @@ class PlayedStream:
 class PlayedKernels:
     """Kernels of a played GPU, started on its current stream."""
 
-    def __init__(self, gpu: PlayedGPU):
-        self._gpu, self._kernels = gpu, build._grid_kernels()
+    def __init__(self, gpu: PlayedGPU, game: Game):
+        self._gpu, self._kernels = gpu, build.grid_kernels(game)
         self.sizes = self._kernels.sizes
 
     def launch(self, name: str, *arguments: Any) -> None:
@@ -256,7 +257,6 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     properties = types.SimpleNamespace(
         multi_processor_count=1, major=9, minor=0, shared_memory_per_multiprocessor=228 * 1024
     )
-    kernels = PlayedKernels(gpu)
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
@@ -265,7 +265,9 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     monkeypatch.setattr(torch.cuda, "Stream", functools.partial(PlayedStream, gpu))
     monkeypatch.setattr(torch.cuda, "stream", gpu.on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
-    monkeypatch.setattr(build, "device_kernels", lambda games, _: [kernels] * len(games))
+    monkeypatch.setattr(
+        build, "device_kernels", lambda games, _: [PlayedKernels(gpu, game) for game in games]
+    )
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # Weights change their class.
     try:

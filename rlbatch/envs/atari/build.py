@@ -31,6 +31,8 @@ import numpy as np
 import torch
 
 from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.program import PROGRAM_CARTS, program_macros
+from rlbatch.envs.atari.roms import read_rom
 
 NATIVE = Path(__file__).parent / "native"
 
@@ -337,13 +339,21 @@ def device_kernels(games: Sequence[Game], device: torch.device) -> list[Kernels]
         BuildError: CuPy, NVRTC or the device is missing, or the compiler fails.
     """
     if device.type == "cpu":
-        return [_grid_kernels()] * len(games)
+        return [grid_kernels(game) for game in games]
     return [_cuda_kernels(defines(game), device) for game in games]
+
+
+def _has_program(game: Game) -> bool:
+    """Whether its program is compiled as well, for its resets; see `native/program.h`."""
+    return game.reset_depends_on == "play" and game.cart in PROGRAM_CARTS and not game.runs_ram
 
 
 def defines(game: Game) -> tuple[str, ...]:
     """Returns the compiler's options for the kernels of a game."""
-    values = {"CART": CARTS.index(game.cart), "RULE": game.rule, "RUNS_RAM": int(game.runs_ram)}
+    values: dict[str, Any] = {"CART": CARTS.index(game.cart), "RULE": game.rule}
+    values["RUNS_RAM"] = int(game.runs_ram)
+    if _has_program(game):
+        values |= program_macros(read_rom(game), game.cart)
     return tuple(f"-DRLB_{name}={value}" for name, value in values.items())
 
 
@@ -522,14 +532,22 @@ class _GridKernels:
         getattr(self._library, name)(*shape, *values)
 
 
+def grid_kernels(game: Game) -> Kernels:
+    """Returns kernels of a game for a grid that the CPU plays, compiled first where necessary.
+
+    One library is for all games, but for those whose program is compiled as well.
+    """
+    return _grid_kernels(defines(game) if _has_program(game) else ())
+
+
 @functools.cache
-def _grid_kernels() -> _GridKernels:
-    compiler = find_compiler()
-    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *_GRID_FLAGS])}.so"
+def _grid_kernels(options: tuple[str, ...]) -> _GridKernels:
+    compiler, flags = find_compiler(), (*_GRID_FLAGS, *options)
+    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *flags])}.so"
     if not path.exists():
         with _one_at_a_time(path):
             if not path.exists():
-                compile_library(path, compiler, _GRID_FLAGS, NATIVE / "device.cu")
+                compile_library(path, compiler, flags, NATIVE / "device.cu")
     return _GridKernels(path)
 
 

@@ -131,12 +131,13 @@ def test_a_thread_alone(make: MakeEnv, game: str) -> None:
     check_same(make, 60, game, 1, seed=0, max_num_frames_per_episode=20, **options)
 
 
-def insert(monkeypatch: pytest.MonkeyPatch, content: bytes) -> None:
-    """Lets the game pitfall2 be another program, of which nothing is known."""
+def insert(monkeypatch: pytest.MonkeyPatch, content: bytes, *, is_compiled: bool = False) -> None:
+    """Lets the game pitfall2 be another program, of which nothing is known, or its instructions."""
     game = GAMES["pitfall2"]
     game = dataclasses.replace(game, cart=guess_cart(content), reset_depends_on="play")
+    game = dataclasses.replace(game, runs_ram=not is_compiled)
     monkeypatch.setitem(GAMES, "pitfall2", game)
-    for module in (_batch, _device):
+    for module in (_batch, _device, build):
         monkeypatch.setattr(module, "read_rom", lambda _: content)
 
 
@@ -165,7 +166,7 @@ def test_generated_programs(
 ) -> None:
     """Opcodes, banks and stacks as no game has them."""
     for number in numbers:
-        insert(monkeypatch, cartridge(number)[1])
+        insert(monkeypatch, cartridge(number)[1], is_compiled=number % 5 == 0)
         options = {"seed": number, "noop_max": 0, "full_action_space": True}
         native, kernels = (
             AtariEnv("pitfall2", 3, device=where, **options) for where in ("cpu", GPU)

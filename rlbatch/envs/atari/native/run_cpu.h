@@ -5,6 +5,7 @@
 #include "m6502.h"
 #include "platform.h"
 #if defined(RLB_DEVICE)
+#include "program.h"
 #include "uniform.h"
 #endif
 
@@ -31,6 +32,7 @@ constexpr s32 kFullLog = kLogSize - 64;  // From there on a thread waits to empt
 //
 // A thread whose environment is the only one of its warp to reset has no others to wait for. For that there
 // is code of its own, which also leaves out writes that change nothing: together, threads rarely agree which.
+// Where such resets are the rule it is made of the program itself, see `program.h`.
 constexpr s32 kPatience = 76;  // Cycles of the CPU.
 constexpr u32 kSpan = 256;
 
@@ -139,6 +141,10 @@ RLB_HOT void run_together(Run& run, Interpreter<kKind, false>& cpu, u32 lanes) {
 template <Cart kKind>
 RLB_HOT void run_alone(Run& run, Interpreter<kKind, true>& cpu) {
   while (cpu.left > 0) {
+#if defined(RLB_PROGRAM)
+    if constexpr (kKind == kProgramKind) run_program<kKind>(cpu);
+    if (cpu.left <= 0) return;
+#endif
     if (cpu.n_log >= kFullLog) replay_now(run, cpu);
     if (cpu.run()) continue;
     if (cpu.waits) {

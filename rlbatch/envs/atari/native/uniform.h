@@ -67,7 +67,11 @@ constexpr bool kRunsRam = true;
 #endif
 
 constexpr s32 kMostAtOnce = 8;  // Instructions after which the other threads of the warp get a look in,
-constexpr s32 kMostAlone = 32;  // or where there are none, after which the log may be full.
+#if defined(RLB_PROGRAM)
+constexpr s32 kMostAlone = 1;  // or where there are none, after which `program.h` goes on,
+#else
+constexpr s32 kMostAlone = 32;  // or after which the log may be full.
+#endif
 
 // The CPU of one thread, in registers: of one without company whose frame nobody sees, or of any.
 template <Cart kKind, bool kAlone>
