@@ -158,6 +158,50 @@ def test_code_in_ram_that_changes_the_instruction_after(
     assert ram[0x10] == ram[0x11] > 0
 
 
+def test_every_operation_of_a_compiled_program(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    inside = "0a 2a 4a 6a aa a8 8a 98 e8 ca c8 88 18 38 ea 48"
+    at_once = "09 29 49 69 a9 c9 e9 a2 a0 e0 c0"
+    in_page_0 = "05 25 45 65 a5 c5 e5 06 26 46 66 c6 e6 a6 a4 e4 c4 24 85 86 84 b5 95 b6 96 b4 94"
+    anywhere = "0d 2d 4d 6d ad cd ed 1d 3d 5d 7d bd dd fd 19 39 59 79 b9 d9 f9 bc be"
+    by_pointer = "11 31 51 71 b1 d1 f1 91"
+    body = b""
+    for _ in range(4):
+        for one in rng.permutation(
+            list(bytes.fromhex(inside + at_once + in_page_0 + anywhere + by_pointer))
+        ):
+            opcode, where = int(one), int(rng.integers(0x90, 0xC0))
+            operand = bytes([where])
+            if opcode in bytes.fromhex(inside):
+                operand = b""
+            elif opcode in bytes.fromhex(anywhere):
+                operand = bytes([where, 0xF1])
+            elif opcode in bytes.fromhex(by_pointer):
+                operand = b"\xf0"  # To 0x80 + Y.
+            # Indices stay small, the stack where it is, and a branch goes either way.
+            body += bytes.fromhex("a2 07 a0 05") * (opcode in bytes.fromhex(in_page_0 + by_pointer))
+            body += bytes([opcode]) + operand + b"\x68" * (opcode == 0x48)  # PHA, and PLA.
+            body += bytes([int(rng.choice(list(bytes.fromhex("10 30 50 70 90 b0 d0 f0")))), 2])
+            body += bytes([0x85, int(rng.integers(0xC0, 0xE0))])
+    begin = bytes.fromhex("78 d8 a2 f8 9a a9 80 85 f0 a9 00 85 f1")
+    frame = bytes.fromhex("a9 02 85 00 85 02 85 02 a9 00 85 00")
+    program = begin + frame + body + bytes.fromhex("4c 0d f0")
+    insert(
+        monkeypatch,
+        program.ljust(0xFFC, b"\x5a") + bytes.fromhex("00 f0 00 f0"),
+        is_compiled=True,
+    )
+    # Without pictures, for it is frames that nobody sees in which a thread alone runs it.
+    native, kernels = (
+        AtariEnv("pitfall2", 1, device=where, seed=0, obs_type="ram") for where in ("cpu", GPU)
+    )
+    native.reset(), kernels.reset()
+    check_steps(kernels, native, 6)
+    assert len(set(kernels.get_ram([0])[0, 0x40:0x60].tolist())) > 8
+
+
 @pytest.mark.parametrize(
     "numbers", [range(10), pytest.param(range(10, 300), marks=pytest.mark.slow)], ids=str
 )
@@ -166,8 +210,11 @@ def test_generated_programs(
 ) -> None:
     """Opcodes, banks and stacks as no game has them."""
     for number in numbers:
-        insert(monkeypatch, cartridge(number)[1], is_compiled=number % 50 in (0, 5))
+        is_compiled = number % 50 in (0, 5)
+        insert(monkeypatch, cartridge(number)[1], is_compiled=is_compiled)
         options = {"seed": number, "noop_max": 0, "full_action_space": True}
+        if is_compiled:
+            options["obs_type"] = "ram"  # Frames that are seen are interpreted.
         native, kernels = (
             AtariEnv("pitfall2", 3, device=where, **options) for where in ("cpu", GPU)
         )
