@@ -117,14 +117,14 @@ def play_on_cpu(game: str, n_envs: int, obs_type: str, n_before: int) -> torch.T
         return native.get_state()
 
 
-@functools.cache  # So that what main() has begun is what is taken.
+_begin_to_play = functools.cache(functools.partial(_PLAYERS.submit, play_on_cpu))
+
+
 def played_apart(
     game: str, n_envs: int, obs_type: str, config: Config
 ) -> concurrent.futures.Future[torch.Tensor]:
-    """Begins to play consoles, as many as there are environments or `n_apart`."""
-    return _PLAYERS.submit(
-        play_on_cpu, game, min(config.n_apart, n_envs), obs_type, config.n_before
-    )
+    """Begins to play consoles, once, as many as there are environments or `n_apart`."""
+    return _begin_to_play(game, min(config.n_apart, n_envs), obs_type, config.n_before)
 
 
 def obs_type_of(use: str) -> str:

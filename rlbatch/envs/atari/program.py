@@ -84,8 +84,8 @@ class _Program:
         self._rom = rom * 2 if len(rom) < _BANK else rom
         self._cart = cart
         self.found: dict[int, _Instruction] = {}
-        self.leaders: set[int] = set()  # Instructions that others lead to, or that the interpreter
-        self.entries: set[int] = set()  # and returns lead to.
+        self.leaders: set[int] = set()  # Where blocks begin.
+        self.entries: set[int] = set()  # Those of them to which the interpreter or a return leads.
         for bank in range(len(self._rom) // _BANK):
             reset = int.from_bytes(self._rom[bank * _BANK + 0xFFC :][:2], "little")
             self._follow(bank, reset)
