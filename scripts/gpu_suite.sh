@@ -138,8 +138,8 @@ check() { # TOOL OPTION...: runs a checker, of kernels that the options name.
 check synccheck --kernel-name kns=rlb_
 # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
 check memcheck --kernel-name kns=rlb_ --report-api-errors no
-# Not of rlb_step: its threads share a program, behind one barrier, and from there on each has shared memory
-# of its own; to note all accesses to that takes the checker longer than a step's limit.
+# Not of rlb_step, which takes the checker longer than a step's limit: its threads share a program, behind one
+# barrier. tests/envs/atari/test_sanitizers.py watches all kernels, and all memory, on a host.
 check racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save --kernel-name kns=rlb_restore
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
 # Evaluations play a few environments on the CPU.

@@ -1,6 +1,6 @@
 // A GPU's grid on a host, for tests: a few blocks at a time, whose threads are fibers that give way
-// where they have to wait for each other. What is wrong on a GPU shows here as well: an index
-// out of bounds (with a sanitizer), a thread that is named and does not come, a missing barrier.
+// where they have to wait for each other. What is wrong on a GPU shows here as well: a thread that is
+// named and does not come, and with the compiler's sanitizers an index out of bounds or a missing barrier.
 //
 // For x86-64 with GCC or Clang.
 #pragma once
@@ -15,6 +15,13 @@
 #include <vector>
 
 #include "platform.h"
+
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#define RLB_UNWATCHED __attribute__((no_sanitize("thread")))  // For the grid itself.
+#else
+#define RLB_UNWATCHED
+#endif
 
 // Keeps what a function must keep, and goes on with another stack.
 extern "C" void rlb_switch(void** save_stack, void* load_stack);
@@ -43,6 +50,32 @@ rlb_switch:
 
 namespace rlbatch::atari {
 
+// A thread of the grid for ThreadSanitizer, where that is compiled in: what one of them writes, others may
+// touch only after `tell` here and `learn` there, of the same place.
+#if defined(__SANITIZE_THREAD__)
+class Watched {
+ public:
+  RLB_UNWATCHED void begin() { fiber_ = __tsan_create_fiber(0); }
+  RLB_UNWATCHED void end() { __tsan_destroy_fiber(fiber_); }
+  RLB_UNWATCHED void is_here() { fiber_ = __tsan_get_current_fiber(); }
+  RLB_UNWATCHED void goes_on() { __tsan_switch_to_fiber(fiber_, __tsan_switch_to_fiber_no_sync); }
+  static void tell(void* place) { __tsan_release(place); }
+  static void learn(void* place) { __tsan_acquire(place); }
+
+ private:
+  void* fiber_ = nullptr;
+};
+#else
+struct Watched {
+  void begin() {}
+  void end() {}
+  void is_here() {}
+  void goes_on() {}
+  static void tell(void*) {}
+  static void learn(void*) {}
+};
+#endif
+
 class Grid {
  public:
   enum class Wait { kNothing, kMeeting, kLeast, kAny, kBarrier, kDone };
@@ -50,8 +83,9 @@ class Grid {
   struct Fiber {
     std::unique_ptr<u8[]> stack;
     void* top = nullptr;
+    Watched watched;
     Wait wait = Wait::kNothing;
-    u32 lanes = 0, value = 0, result = 0;
+    u32 lanes = 0, value = 0, result = 0, n_barriers = 0;
   };
 
   static Grid*& current() {
@@ -60,35 +94,55 @@ class Grid {
   }
 
   // Runs a kernel for all threads of all blocks, some blocks at a time.
-  static void launch(s32 n_blocks, s32 n_threads, size_t n_shared, const std::function<void()>& kernel) {
+  RLB_UNWATCHED static void launch(s32 n_blocks, s32 n_threads, size_t n_shared,
+                                   const std::function<void()>& kernel) {
     std::deque<std::unique_ptr<Grid>> running;
-    for (s32 next = 0; next < n_blocks || !running.empty();) {
-      if (running.size() < kBlocksAtOnce && next < n_blocks) {
-        running.push_back(std::make_unique<Grid>(next++, n_threads, n_shared, kernel));
-        continue;
-      }
+    s32 next = 0;
+    while (next < n_blocks && running.size() < kBlocksAtOnce) {
+      running.push_back(std::make_unique<Grid>(n_threads, n_shared, kernel));
+      running.back()->begin(next++);
+    }
+    while (!running.empty()) {
       std::unique_ptr<Grid> grid = std::move(running.front());
       running.pop_front();
       current() = grid.get();
-      if (!grid->run_on()) running.push_back(std::move(grid));
+      const bool is_done = grid->run_on();
+      if (is_done && next == n_blocks) continue;
+      if (is_done) grid->begin(next++);
+      running.push_back(std::move(grid));
     }
     current() = nullptr;
   }
 
   // A piece of memory for every block: a sanitizer sees what is read beyond it.
-  Grid(s32 number, s32 n_threads, size_t n_shared, const std::function<void()>& kernel)
-      : fibers(static_cast<size_t>(n_threads)), shared(new u8[n_shared]), block(number), kernel_(&kernel) {
-    std::memset(shared.get(), 0xa5, n_shared);
+  Grid(s32 n_threads, size_t n_shared, const std::function<void()>& kernel)
+      : fibers(static_cast<size_t>(n_threads)),
+        shared(new u8[n_shared]),
+        n_shared_(n_shared),
+        kernel_(&kernel) {}
+
+  void begin(s32 number) {
+    block = number;
+    std::memset(shared.get(), 0xa5, n_shared_);
     for (Fiber& fiber : fibers) start(fiber);
   }
 
-  u32 wait(Wait what, u32 lanes, u32 value) {
+  RLB_UNWATCHED u32 wait(Wait what, u32 lanes, u32 value) {
     Fiber& fiber = fibers[at];
     fiber.wait = what;
     fiber.lanes = lanes;
     fiber.value = value;
+    watched_.goes_on();
     rlb_switch(&fiber.top, main_);
-    return fibers[at].result;
+    return fiber.result;
+  }
+
+  // Another place than the last barrier's, which some threads may have yet to leave.
+  RLB_UNWATCHED void wait_for_all() {
+    u8* place = &told_[++fibers[at].n_barriers % 2];
+    Watched::tell(place);
+    wait(Wait::kBarrier, 0, 0);
+    Watched::learn(place);
   }
 
   std::vector<Fiber> fibers;
@@ -100,13 +154,17 @@ class Grid {
   static constexpr size_t kStack = 256 << 10;
   static constexpr size_t kBlocksAtOnce = 3;
 
+  size_t n_shared_;
   const std::function<void()>* kernel_;
   void* main_ = nullptr;
+  Watched watched_;  // Who runs the threads.
+  u8 told_[3] = {};  // At barriers, and at the end.
 
-  static void enter() {
+  RLB_UNWATCHED static void enter() {
     Grid& grid = *current();
     (*grid.kernel_)();
-    current()->wait(Wait::kDone, 0, 0);
+    Watched::tell(&grid.told_[2]);
+    grid.wait(Wait::kDone, 0, 0);
   }
 
   void start(Fiber& fiber) {
@@ -116,25 +174,35 @@ class Grid {
     std::memset(frame, 0, 8 * sizeof(u64));
     frame[6] = reinterpret_cast<u64>(&enter);
     fiber.top = frame;
+    fiber.watched.begin();
     fiber.wait = Wait::kNothing;
+    fiber.n_barriers = 0;
   }
 
   // Lets every thread run until it has to wait; returns whether all are done.
-  bool run_on() {
+  RLB_UNWATCHED bool run_on() {
     bool has_run = false, is_done = true;
+    watched_.is_here();
     for (at = 0; at < fibers.size(); ++at) {
       if (fibers[at].wait == Wait::kNothing) {
+        fibers[at].watched.goes_on();
         rlb_switch(&main_, fibers[at].top);
         has_run = true;
       }
       is_done = is_done && fibers[at].wait == Wait::kDone;
     }
     if (!is_done && !has_run && !release()) fail("threads wait for others that never come");
+    if (is_done) end();
     return is_done;
   }
 
+  RLB_UNWATCHED void end() {
+    Watched::learn(&told_[2]);
+    for (Fiber& fiber : fibers) fiber.watched.end();
+  }
+
   // Lets those go on whose wait is over; false if nobody can.
-  bool release() {
+  RLB_UNWATCHED bool release() {
     bool any_released = false;
     for (size_t warp = 0; warp < fibers.size(); warp += 32) any_released |= release_warp(warp);
     if (any_released) return true;
@@ -144,7 +212,7 @@ class Grid {
 
   size_t warp_end(size_t warp) const { return warp + 32 < fibers.size() ? warp + 32 : fibers.size(); }
 
-  bool release_warp(size_t warp) {
+  RLB_UNWATCHED bool release_warp(size_t warp) {
     for (size_t i = warp; i < warp_end(warp); ++i) {
       const Fiber& fiber = fibers[i];
       if (fiber.wait != Wait::kLeast && fiber.wait != Wait::kAny) continue;
@@ -157,7 +225,7 @@ class Grid {
     return false;
   }
 
-  bool are_there(size_t warp, const Fiber& one) const {
+  RLB_UNWATCHED bool are_there(size_t warp, const Fiber& one) const {
     for (size_t k = 0; k < 32; ++k) {
       if (!(one.lanes >> k & 1)) continue;
       if (warp + k >= fibers.size()) return false;
@@ -167,7 +235,7 @@ class Grid {
     return true;
   }
 
-  void exchange(size_t warp, Wait what, u32 lanes) {
+  RLB_UNWATCHED void exchange(size_t warp, Wait what, u32 lanes) {
     u32 smallest = ~0u, any_true = 0;
     for (u32 rest = lanes; rest; rest &= rest - 1) {
       const Fiber& fiber = fibers[warp + static_cast<size_t>(lowest_bit(rest))];
@@ -181,7 +249,7 @@ class Grid {
     }
   }
 
-  bool let_meet(size_t warp) {
+  RLB_UNWATCHED bool let_meet(size_t warp) {
     u32 lanes = 0;
     for (size_t i = warp; i < warp_end(warp); ++i) {
       if (fibers[i].wait == Wait::kMeeting) lanes |= 1u << (i - warp);
@@ -194,7 +262,7 @@ class Grid {
     return lanes != 0;
   }
 
-  bool release_barrier() {
+  RLB_UNWATCHED bool release_barrier() {
     for (const Fiber& fiber : fibers) {
       if (fiber.wait != Wait::kBarrier) return false;  // Also for one that has returned: it has to come.
     }
@@ -208,12 +276,12 @@ class Grid {
   }
 };
 
-inline s32 thread_index() { return static_cast<s32>(Grid::current()->at); }
-inline s32 block_index() { return Grid::current()->block; }
-inline s32 block_size() { return static_cast<s32>(Grid::current()->fibers.size()); }
-inline u8* shared_memory() { return Grid::current()->shared.get(); }
-inline void block_barrier() { Grid::current()->wait(Grid::Wait::kBarrier, 0, 0); }
-inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 0); }
+RLB_UNWATCHED inline s32 thread_index() { return static_cast<s32>(Grid::current()->at); }
+RLB_UNWATCHED inline s32 block_index() { return Grid::current()->block; }
+RLB_UNWATCHED inline s32 block_size() { return static_cast<s32>(Grid::current()->fibers.size()); }
+RLB_UNWATCHED inline u8* shared_memory() { return Grid::current()->shared.get(); }
+RLB_UNWATCHED inline void block_barrier() { Grid::current()->wait_for_all(); }
+RLB_UNWATCHED inline u32 lanes_here() { return Grid::current()->wait(Grid::Wait::kMeeting, 0, 0); }
 inline u32 permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = u64{b} << 32 | a;
   u32 result = 0;
@@ -223,9 +291,11 @@ inline u32 permute(u32 a, u32 b, u32 selector) {
   }
   return result;
 }
-inline bool any(u32 lanes, bool condition) {
+RLB_UNWATCHED inline bool any(u32 lanes, bool condition) {
   return Grid::current()->wait(Grid::Wait::kAny, lanes, condition) != 0;
 }
-inline u32 least(u32 lanes, u32 value) { return Grid::current()->wait(Grid::Wait::kLeast, lanes, value); }
+RLB_UNWATCHED inline u32 least(u32 lanes, u32 value) {
+  return Grid::current()->wait(Grid::Wait::kLeast, lanes, value);
+}
 
 }  // namespace rlbatch::atari
