@@ -150,7 +150,6 @@ def test_a_missing_barrier_is_found(sources, header, function) -> None:
     [
         ("device.h", "env < b.n_envs ? env : -1", "env"),
         slow("uniform.h", "i < kNearProgram / 4;", "i < 3 * kNearProgram / 4;"),
-        slow("device.h", "row < session.height;", "row < session.height + 60;"),
     ],
 )
 def test_a_wrong_bound_is_found(sources, header, right, wrong) -> None:
