@@ -1,15 +1,10 @@
 """Trajectories from agents and environments, acquired on a chosen device."""
 
 from rlbatch import returns
+from rlbatch._named_tensors import masked_tensor
 from rlbatch.agent import RL_Agent, RL_Agent_CheckDevice, replay_agent, replay_agent_stateless
 from rlbatch.batcher import RL_Batcher
-from rlbatch.dicttensor import (
-    DictTensor,
-    TemporalDictTensor,
-    Trajectories,
-    masked_dicttensor,
-    masked_tensor,
-)
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories, masked_dicttensor
 from rlbatch.envs.base import VecEnv
 from rlbatch.errors import (
     CallOrderError,

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
-from rlbatch._checks import check_like, check_same_rows, check_shape
+from rlbatch._checks import (
+    check_device,
+    check_like,
+    check_same_rows,
+    check_shape,
+    check_tensors,
+)
 from rlbatch.errors import (
     DeviceLike,
     DtypeMismatchError,
@@ -370,6 +376,41 @@ def _signed(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the same bytes in a dtype that PyTorch can index."""
     dtype = _SIGNED.get(tensor.dtype)
     return tensor.view(dtype) if dtype else tensor
+
+
+def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Takes each row from `tensor1` where the mask is set, from `tensor0` elsewhere.
+
+    Args:
+        tensor0: [B, ...].
+        tensor1: [B, ...], shape and dtype as `tensor0`.
+        mask: [B], bool or a number; any value but 0 is set.
+
+    Returns:
+        [B, ...], a copy.
+
+    Raises:
+        ShapeError: The tensors differ in shape, or the mask is not [B].
+        DtypeMismatchError: The dtypes differ; one would be cast silently.
+        DeviceMismatchError: They are not all on one device.
+
+    Example:
+        >>> masked_tensor(torch.zeros(2, 2), torch.ones(2, 2), torch.tensor([True, False]))
+        tensor([[1., 1.],
+                [0., 0.]])
+    """
+    return masked_rows("tensor1", tensor0, tensor1, mask)
+
+
+def masked_rows(
+    where: str, tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor
+) -> torch.Tensor:
+    """`masked_tensor`, with errors that name `tensor1` in another way."""
+    check_tensors({"tensor0": tensor0}, n_common=1)
+    check_same_rows(where, tensor1, tensor0, n_common=0)
+    check_shape("mask", mask, tensor0.shape[:1])
+    check_device("mask", mask, tensor0.device)
+    return torch.where(mask.bool().view(-1, *[1] * (tensor0.dim() - 1)), tensor1, tensor0)
 
 
 def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:

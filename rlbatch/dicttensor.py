@@ -26,7 +26,6 @@ from rlbatch._checks import (
     check_like,
     check_rows_or_numbers,
     check_same_keys,
-    check_same_rows,
     check_shape,
     check_tensors,
 )
@@ -35,6 +34,7 @@ from rlbatch._named_tensors import (
     NamedTensors,
     flat_from_nested,
     flat_with_keys,
+    masked_rows,
     new_tensordict,
     padded,
     put_rows,
@@ -42,30 +42,6 @@ from rlbatch._named_tensors import (
     take_rows,
 )
 from rlbatch.errors import DeviceLike, DeviceMismatchError, KeyMismatchError, ShapeError, as_device
-
-
-def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Takes each row from `tensor1` where the mask is set, from `tensor0` elsewhere.
-
-    Args:
-        tensor0: [B, ...].
-        tensor1: [B, ...], shape and dtype as `tensor0`.
-        mask: [B], bool or a number; any value but 0 is set.
-
-    Returns:
-        [B, ...], a copy.
-
-    Raises:
-        ShapeError: The tensors differ in shape, or the mask is not [B].
-        DtypeMismatchError: The dtypes differ; one would be cast silently.
-        DeviceMismatchError: They are not all on one device.
-
-    Example:
-        >>> masked_tensor(torch.zeros(2, 2), torch.ones(2, 2), torch.tensor([True, False]))
-        tensor([[1., 1.],
-                [0., 0.]])
-    """
-    return _masked("tensor1", tensor0, tensor1, mask)
 
 
 def masked_dicttensor(
@@ -92,18 +68,8 @@ def masked_dicttensor(
     _check_has_no_lengths("dicttensor1", dicttensor1)
     check_same_keys("dicttensor1", dicttensor0, dicttensor1)
     return DictTensor.unchecked(
-        {key: _masked(key, old, dicttensor1[key], mask) for key, old in dicttensor0.items()}
+        {key: masked_rows(key, old, dicttensor1[key], mask) for key, old in dicttensor0.items()}
     )
-
-
-def _masked(
-    where: str, tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    check_tensors({"tensor0": tensor0}, n_common=1)
-    check_same_rows(where, tensor1, tensor0, n_common=0)
-    check_shape("mask", mask, tensor0.shape[:1])
-    check_device("mask", mask, tensor0.device)
-    return torch.where(mask.bool().view(-1, *[1] * (tensor0.dim() - 1)), tensor1, tensor0)
 
 
 class DictTensor(NamedTensors):

@@ -17,6 +17,7 @@ import torch
 
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari.games import find_game
+from rlbatch.envs.atari.library import load_library
 from rlbatch.envs.atari.roms import RomNotFoundError, rom_folder
 from rlbatch.errors import as_device
 
@@ -51,7 +52,7 @@ def check_torch() -> Finding:
 def check_library() -> Finding:
     """The native library, or a compiler that can make it."""
     try:
-        build.load()
+        load_library()
         return Finding(True, str(build.host_library()))
     except build.BuildError as error:
         return Finding(False, str(error), "apt install g++, or conda install cxx-compiler")

@@ -11,13 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch.dicttensor import (
-    DictTensor,
-    TemporalDictTensor,
-    Trajectories,
-    masked_dicttensor,
-    masked_tensor,
-)
+from rlbatch import masked_tensor
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories, masked_dicttensor
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, KeyMismatchError, ShapeError
 from tests.containers import (
     DTYPES,

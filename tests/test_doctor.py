@@ -8,6 +8,7 @@ import torch
 
 from rlbatch import doctor
 from rlbatch.envs.atari import build
+from rlbatch.envs.atari.library import load_library
 
 pytest.importorskip("ale_py")
 
@@ -62,11 +63,11 @@ def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> N
     monkeypatch.setattr("rlbatch.envs.atari.roms.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(build, "packaged_library", lambda: None)
     monkeypatch.setattr(build, "compile_cubin", lambda flags: b"")
-    build.load.cache_clear()
+    load_library.cache_clear()
     try:
         assert doctor.main() == 1
     finally:
-        build.load.cache_clear()
+        load_library.cache_clear()
     printed = capsys.readouterr().out
     assert "Atari library  MISSING" in printed
     assert "apt install g++" in printed

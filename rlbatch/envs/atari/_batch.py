@@ -24,7 +24,6 @@ import numpy as np
 import torch
 
 from rlbatch._memory import free_memory
-from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import (
     MOST_THREADS,
     GameSpec,
@@ -36,6 +35,7 @@ from rlbatch.envs.atari._options import (
 )
 from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
+from rlbatch.envs.atari.library import load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
 
@@ -218,7 +218,7 @@ class NativeBatch(Batch):
         self._outputs = _Outputs(**addresses)
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
-        self._library = build.load()
+        self._library = load_library()
         self._handle = self._start(self.games, num_threads, knows_all)
         self._free = weakref.finalize(self, _free, self._library, self._handle, os.getpid())
         self._lock = threading.Lock()  # The library has one caller at a time.

@@ -21,6 +21,7 @@ from rlbatch.envs.atari._options import (
     native_options,
 )
 from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.library import load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError
 
@@ -193,7 +194,7 @@ class DeviceBatch(Batch):
         return self.uploaded(np.frombuffer(bytes(described), np.uint8))
 
     def _resize(self, game: Game) -> bytes:
-        library = build.load()
+        library = load_library()
         buffer = ctypes.create_string_buffer(library.rlb_resize_size())
         if self.settings.obs_type != "ram":
             size = self.settings.img_height, self.settings.img_width

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rlbatch.envs.atari import build
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
+from rlbatch.envs.atari.library import ConsoleConfig, console_config
 
 # Of RAM, as with the same names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
@@ -145,7 +145,7 @@ class NativeOptions(ctypes.Structure):
 
 class GameSpec(ctypes.Structure):
     _fields_ = [
-        ("config", build.ConsoleConfig),
+        ("config", ConsoleConfig),
         *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
         ("actions", ctypes.c_int32 * 18),
         *((name, ctypes.c_int32) for name in ("n_timers", "most_acts", "n_left")),
@@ -186,7 +186,7 @@ def game_spec(
     left, key = game.left_by_reset, dict(game.reset_key)
     needs = [tuple(need[i] for need in game.reset_needs) for i in range(4)]
     return GameSpec(
-        config=build.console_config(game, rom_size, SYSTEM_SEED, game.paddle_max),
+        config=console_config(game, rom_size, SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,

@@ -39,7 +39,6 @@ from typing import Any
 
 import numpy as np
 
-from rlbatch.envs.atari import build
 from rlbatch.envs.atari._options import MOST_STRENGTH
 from rlbatch.envs.atari.console_state import ConsoleState, ale_state
 from rlbatch.envs.atari.games import (
@@ -51,6 +50,7 @@ from rlbatch.envs.atari.games import (
     SYSTEM_SEED,
     Game,
 )
+from rlbatch.envs.atari.library import console_config, load_library
 from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
 from rlbatch.errors import CallOrderError, DtypeMismatchError, ShapeError
 
@@ -272,7 +272,7 @@ class Console:
             BuildError: There is neither a native library nor a compiler to make it.
         """
         content, game = open_rom(rom, rule)
-        library = build.load()
+        library = load_library()
         settings = self._settings
         # ALE keeps what two of the games set here, and the next game plays with it.
         if game.paddle_max != PADDLE_MAX:
@@ -280,7 +280,7 @@ class Console:
         paddle_max = self.getInt("paddle_max")
         if paddle_max < 0:
             paddle_max = game.paddle_max
-        config = build.console_config(
+        config = console_config(
             game,
             len(content),
             self.getInt("system_random_seed") % 2**32,

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlbatch.envs.atari import BuildError, build
+from rlbatch.envs.atari.library import load_library
 
 # A compiler that knows its version and copies the source to the place of the library.
 COMPILER = """#!/bin/sh
@@ -125,10 +126,10 @@ def test_the_environment_names_another_library(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv(build.LIBRARY_VARIABLE, str(other))
     assert build.host_library() == other
     with pytest.raises(BuildError, match=r"other\.so: expected a library of this version"):
-        build.load.__wrapped__()
+        load_library.__wrapped__()
     other.write_text("no library")
     with pytest.raises(BuildError, match=r"other\.so: expected a library of this version"):
-        build.load.__wrapped__()
+        load_library.__wrapped__()
 
 
 def test_a_wheel_is_compiled_with_the_same_flags():
