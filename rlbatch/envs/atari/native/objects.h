@@ -67,7 +67,7 @@ struct Tia {
   u8 hmove_blank;
   u8 stars, star_count, missile_shape;  // The star effect.
   u8 is_dumped;
-  u8 zeroed_to;  // Pixels of the line that a draw has cleared ahead; see `Beam::advance`.
+  u8 zeroed_to;  // Pixels of the line that a draw has cleared ahead; see `Line::advance_far`.
   u8 padding[2];
 };
 
