@@ -11,7 +11,9 @@ Three uses:
 
 Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
 environment beside its observation, registers and bytes of local memory of each kernel, the
-seconds that it takes per step, and what a CUDA graph of agent and environment gains.
+seconds that it takes per step, and what a CUDA graph of agent and environment gains. And what all
+cores of the machine do instead of the GPU: the frames per second of `AtariEnv` and of ale-py's
+AtariVectorEnv, `cpu/GAME`, and how many cores the GPU stands for, `cores/GAME`.
 
 What a case raises is printed, and its figure is None. Ctrl-C ends the benchmark early, without the
 cases that were not reached.
@@ -40,6 +42,7 @@ import torch
 import tyro
 from torch import nn
 
+from benchmarks import atari_cpu
 from benchmarks.report import Report
 from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
@@ -54,9 +57,11 @@ _PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity
 class Config:
     """What to measure."""
 
-    parts: tuple[Literal["games", "sweep", "kernels"], ...] = ("games", "sweep", "kernels")
+    parts: tuple[Literal["games", "sweep", "kernels", "cpu"], ...] = (
+        *("games", "sweep", "kernels", "cpu"),
+    )
     """`games`: all games with observations; `sweep`: uses and numbers of environments; `kernels`:
-    what is beside that."""
+    what is beside that; `cpu`: what the processor does in the games of the sweep."""
     games: tuple[str, ...] = tuple(sorted(GAMES, key=lambda name: zlib.crc32(name.encode())))
     """Which games, with observations, at `n_envs`; in an order such that any part is a sample."""
     part: str = "1/1"
@@ -287,6 +292,17 @@ def kernels(config: Config, report: Report) -> None:
         measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
 
 
+def cores(report: Report, figures: dict[tuple[str, str, int], float], config: Config) -> None:
+    """Reports what all cores do, and how many of them would do what the GPU does."""
+    n_cores = len(os.sched_getaffinity(0))
+    options = atari_cpu.Config(n_envs=8 * n_cores)
+    for game in config.sweep_games:
+        found = measured(report, f"cpu/{game}", atari_cpu.compare, game, n_cores, options)
+        fps = figures.get(("observations", game, config.n_envs))
+        if found and fps:
+            report.figure(f"cores/{game}", fps / (found["env"] / n_cores))
+
+
 def part_of(config: Config) -> tuple[str, ...]:
     """Returns the games of a part."""
     number, n_parts = map(int, config.part.split("/"))
@@ -326,6 +342,8 @@ def main(config: Config) -> None:
                 report.row(use, game, n_envs, f"{figure:,.0f}")
         if "kernels" in config.parts:
             kernels(config, report)
+        if "cpu" in config.parts:
+            cores(report, figures, config)
     except KeyboardInterrupt:
         print("interrupted")
     except Exception:  # What has been measured is to be reported.

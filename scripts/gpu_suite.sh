@@ -28,7 +28,7 @@ BUDGET_S=${BUDGET_S:-100000}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=("atari_gpu --parts games --part 1/2" "atari_gpu --parts games --part 2/2"
-    "atari_gpu --parts sweep kernels"
+    "atari_gpu --parts sweep kernels cpu"
     "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
 
 "$PYTHON" - <<'END' || exit 2
