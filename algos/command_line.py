@@ -40,13 +40,17 @@ class RunConfig:
     n_processes: int = 2
     """Processes that acquire trajectories; 0 acquires in the main process, for a debugger."""
     n_threads: int = 1
-    """Threads of PyTorch in the main process; for small networks more only get in the way."""
+    """Threads of PyTorch in the main process, and in evaluations; for small networks more only get
+    in the way."""
     device: str = "cpu"
     """Where the loss is computed."""
     batcher_device: str = "cpu"
     """Where the agents act in training."""
     evaluation_device: str = "cpu"
     """Where the agent acts in evaluations."""
+    evaluation_processes: Literal[0, 1] | None = None
+    """Processes that evaluate: 1 goes on beside the training, 0 lets it wait; None takes 0 where
+    n-processes is 0, and else 1."""
     evaluation_episodes: int = 100
     """Complete episodes per evaluation, played side by side; without a limit of the environment's
     own they are cut after 27,000 steps."""
@@ -114,6 +118,13 @@ class RunConfig:
     def n_envs_per_process(self) -> int:
         """How many environments each process of the training batcher has."""
         return self.n_envs // max(self.n_processes, 1)
+
+    @property
+    def n_evaluation_processes(self) -> int:
+        """How many processes evaluate, 0 or 1."""
+        if self.evaluation_processes is None:
+            return min(self.n_processes, 1)
+        return self.evaluation_processes
 
     @property
     def updates_per_iteration(self) -> int:

@@ -33,8 +33,8 @@ class Score(NamedTuple):
 class Evaluation:
     """Plays episodes in environments and a process of its own, while the caller goes on.
 
-    It owns the batcher; `close()` it, or use it in a `with`. With `config.n_processes = 0` it
-    plays in the caller's process, during `start`.
+    It owns the batcher; `close()` it, or use it in a `with`. Without a process of its own it plays
+    in the caller's, during `start` and `poll`.
 
     Args:
         config: `evaluation_episodes` environments play one episode each.
@@ -55,7 +55,8 @@ class Evaluation:
                 "n_envs": config.evaluation_episodes,
                 "device": device,
             },
-            n_processes=min(config.n_processes, 1),
+            n_processes=config.n_evaluation_processes,
+            num_threads=config.n_threads,
             seeds=config.seed,
             device=device,
             info_device=device,

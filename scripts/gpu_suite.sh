@@ -142,8 +142,9 @@ check memcheck --kernel-name kns=rlb_ --report-api-errors no
 # barrier. tests/envs/atari/test_sanitizers.py watches all kernels, and all memory, on a host.
 check racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save --kernel-name kns=rlb_restore
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play a few environments on the CPU.
+# Evaluations play a few environments on the CPU, beside the training.
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
+on_gpu+=" --evaluation-processes 1"
 learn() { # GAME SCORE SEED...: trains A2C until it has the score.
     local game=$1 score=$2
     shift 2

@@ -523,8 +523,9 @@ def test_a_score_is_the_mean_over_complete_episodes(evaluation_timesteps):
     assert other.mean == pytest.approx(np.mean(countdown_lengths(config, Episodes.EVALUATION, 5)))
 
 
-def test_an_evaluation_runs_beside_its_caller():
-    config = countdown(n_processes=2, evaluation_timesteps=4)
+@pytest.mark.parametrize("processes", [{"n_processes": 2}, {"evaluation_processes": 1}])
+def test_an_evaluation_runs_beside_its_caller(processes):
+    config = countdown(**processes, evaluation_timesteps=4)
     with Evaluation(config, partial(Constant, wait_s=0.05)) as evaluation:
         evaluation.start({}, Episodes.EVALUATION, 0)
         assert evaluation.poll() is None
