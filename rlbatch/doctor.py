@@ -17,7 +17,7 @@ import torch
 
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari.games import find_game
-from rlbatch.envs.atari.library import load_library
+from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import RomNotFoundError, rom_folder
 from rlbatch.errors import as_device
 

@@ -8,7 +8,7 @@ import torch
 
 from rlbatch import doctor
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari.library import load_library
+from rlbatch.envs.atari.native_library import load_library
 
 pytest.importorskip("ale_py")
 

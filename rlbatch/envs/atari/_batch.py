@@ -35,7 +35,7 @@ from rlbatch.envs.atari._options import (
 )
 from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
-from rlbatch.envs.atari.library import load_library
+from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
 

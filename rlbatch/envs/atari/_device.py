@@ -21,7 +21,7 @@ from rlbatch.envs.atari._options import (
     native_options,
 )
 from rlbatch.envs.atari.games import Game
-from rlbatch.envs.atari.library import load_library
+from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
-from rlbatch.envs.atari.library import ConsoleConfig, console_config
+from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
 
 # Of RAM, as with the same names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3

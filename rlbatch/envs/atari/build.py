@@ -2,7 +2,7 @@
 
 A wheel brings the host library along. In a checkout it is compiled on first use into a cache
 folder, under a name that covers all it is made from: sources, flags, compiler and processor.
-`library.py` loads it.
+`native_library.py` loads it.
 
 Kernels for GPUs are compiled for one cartridge each, on first use, by NVRTC, which comes with CuPy;
 nothing else here, and no other module, imports CuPy.

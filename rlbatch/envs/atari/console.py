@@ -50,7 +50,7 @@ from rlbatch.envs.atari.games import (
     SYSTEM_SEED,
     Game,
 )
-from rlbatch.envs.atari.library import console_config, load_library
+from rlbatch.envs.atari.native_library import console_config, load_library
 from rlbatch.envs.atari.roms import RomLike, identify, open_rom, rom_content
 from rlbatch.errors import CallOrderError, DtypeMismatchError, ShapeError
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlbatch.envs.atari import BuildError, build
-from rlbatch.envs.atari.library import load_library
+from rlbatch.envs.atari.native_library import load_library
 
 # A compiler that knows its version and copies the source to the place of the library.
 COMPILER = """#!/bin/sh
