@@ -478,6 +478,11 @@ class BlockWriter {
 
   void write_zero_page_indexed(u32 operand, Reg index, Reg value) {
     zero_page_address(operand, index);
+    write_page_0(value);
+  }
+
+  // To the address in rcx, whose sign as a byte has been tested: it is in the RAM if that is set.
+  void write_page_0(Reg value) {
     u8* is_in_ram = as.jump_later(kSign);
     write_slow_dynamic(value);
     u8* is_done = as.jump_later();

@@ -424,12 +424,7 @@ class InstructionWriter : protected BlockWriter {
     as.low_byte(rax, rax);
     as.store(kSp, rax);
     as.test_byte(rcx);
-    u8* is_in_ram = as.jump_later(kSign);
-    write_slow_dynamic(value);
-    u8* is_done = as.jump_later();
-    Assembler::aim(is_in_ram, as.at);
-    as.store_byte(Operand{kRam, 0, rcx}, value);
-    Assembler::aim(is_done, as.at);
+    write_page_0(value);
   }
 
   // rax = what is pulled.
