@@ -48,6 +48,7 @@ from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
 
 FRAME_SKIP = 4
+Part = Literal["games", "sweep", "kernels", "cpu"]
 USES = ("emulation", "observations", "agent")
 # Half of the cores, so that those that measure are not waited for.
 _PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
@@ -57,9 +58,7 @@ _PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity
 class Config:
     """What to measure."""
 
-    parts: tuple[Literal["games", "sweep", "kernels", "cpu"], ...] = (
-        *("games", "sweep", "kernels", "cpu"),
-    )
+    parts: tuple[Part, ...] = ("games", "sweep", "kernels", "cpu")
     """`games`: all games with observations; `sweep`: uses and numbers of environments; `kernels`:
     what is beside that; `cpu`: what the processor does in the games of the sweep."""
     games: tuple[str, ...] = tuple(sorted(GAMES, key=lambda name: zlib.crc32(name.encode())))

@@ -434,6 +434,12 @@ def parts(config: Config) -> dict[str, list[Case]]:
     }
 
 
+def compilers_file(name: str) -> str:
+    """Returns the path of a library that comes with the compiler; its name if there is none."""
+    command = [*build.find_compiler(), f"-print-file-name={name}"]
+    return subprocess.check_output(command, text=True).strip()
+
+
 def use_sanitizers() -> None:
     """Compiles the library with sanitizers and makes the processes that start from now on use it.
 
@@ -445,13 +451,8 @@ def use_sanitizers() -> None:
     flags = "-O1 -g1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all"
     # With everything inlined and then instrumented, the compiler would take many minutes.
     build.compile_library(library, compiler, [*flags.split(), "-Dalways_inline=unused"])
-    runtimes = [
-        subprocess.run(
-            [*compiler, f"-print-file-name={name}"], check=True, capture_output=True, text=True
-        ).stdout.strip()
-        # The second one early as well, or what ale-py throws finds the sanitizer unprepared.
-        for name in ("libasan.so", "libstdc++.so.6")
-    ]
+    # The second one early as well, or what ale-py throws finds the sanitizer unprepared.
+    runtimes = [compilers_file(name) for name in ("libasan.so", "libstdc++.so.6")]
     os.environ[build.LIBRARY_VARIABLE] = str(library)
     os.environ["LD_PRELOAD"] = ":".join(runtimes)
     os.environ["ASAN_OPTIONS"] = "detect_leaks=0"  # Python and ale-py leave memory behind.

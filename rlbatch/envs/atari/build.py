@@ -468,12 +468,17 @@ class _GridKernels:
         getattr(self._library, name)(*shape, *values)
 
 
+def grid_options(game: Game) -> tuple[str, ...]:
+    """Returns the compiler's options for a game's kernels on the grid; none, mostly."""
+    return defines(game) if _has_program(game) else ()
+
+
 def grid_kernels(game: Game) -> Kernels:
     """Returns kernels of a game for a grid that the CPU plays, compiled first where necessary.
 
     One library is for all games, but for those whose program is compiled as well.
     """
-    return _grid_kernels(defines(game) if _has_program(game) else ())
+    return _grid_kernels(grid_options(game))
 
 
 @functools.cache

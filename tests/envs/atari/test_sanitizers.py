@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from rlbatch.envs.atari import GAMES, AtariEnv, build
+from scripts.conformance import compilers_file
 from tests.envs.atari.test_device import check_steps
 
 FOUND = 66  # The exit status of a process in which a sanitizer has found something.
@@ -52,10 +53,7 @@ MEMORY = Sanitizer(
 
 def environment(sanitizer: Sanitizer) -> dict[str, str]:
     """Returns what a process needs around it for its libraries to be looked at."""
-    runtimes = []
-    for name in sanitizer.runtimes:
-        command = [*build.find_compiler(), f"-print-file-name={name}"]
-        runtimes.append(subprocess.check_output(command, text=True).strip())
+    runtimes = [compilers_file(name) for name in sanitizer.runtimes]
     if not all(Path(runtime).exists() for runtime in runtimes):
         pytest.skip(f"the compiler has none of {sanitizer.runtimes}")
     variables = os.environ | {
@@ -79,8 +77,7 @@ def run(sources: Path, sanitizer: Sanitizer, game: str, **options: Any) -> tuple
     """Compiles the kernels of a game, and runs this file with them; returns status and output."""
     variables = environment(sanitizer)
     library = sources / "sanitized.so"
-    program = build.defines(GAMES[game]) if build._has_program(GAMES[game]) else ()
-    flags = (*build._GRID_FLAGS, *FLAGS, *sanitizer.flags, *program)
+    flags = (*build._GRID_FLAGS, *FLAGS, *sanitizer.flags, *build.grid_options(GAMES[game]))
     build.compile_library(library, None, flags, sources / "device.cu")
     case = json.dumps([str(library), game, COMMON | options])
     command = [sys.executable, "-m", "tests.envs.atari.test_sanitizers", case]
