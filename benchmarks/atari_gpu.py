@@ -233,8 +233,7 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
 
 def compile_alone(config: Config, report: Report) -> None:
     """Reports how long it takes to compile the kernels of a game, cold and warm."""
-    major, minor = torch.cuda.get_device_capability(config.device)
-    architecture = f"sm_{major}{minor}"
+    architecture = build.architecture_of(torch.device(config.device))
     game = config.games[0]
     with tempfile.TemporaryDirectory() as folder:
         before = os.environ.get("XDG_CACHE_HOME")
@@ -251,10 +250,16 @@ def compile_alone(config: Config, report: Report) -> None:
 
 
 def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
-    """Reports a figure, and returns it; None in the place of one whose measurement raises."""
+    """Reports a figure, and returns it; None in the place of one whose measurement raises.
+
+    Of what does not fit into the GPU's memory nothing is reported.
+    """
     figure = None
     try:
         figure = measure(*arguments)
+    except torch.OutOfMemoryError as error:
+        print(f"{name}: {error}", flush=True)
+        return None
     except Exception:
         traceback.print_exc()
     print(f"{name}: {figure}", flush=True)  # Should the rest never come.
@@ -359,4 +364,6 @@ def main(config: Config) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config, description=__doc__))
+    chosen = tyro.cli(Config, description=__doc__)
+    with torch.cuda.device(chosen.device):  # CUDA graphs are of the current one.
+        main(chosen)

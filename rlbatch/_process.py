@@ -36,6 +36,8 @@ from rlbatch._worker import (
 )
 from rlbatch.errors import CallOrderError
 
+# Makes a worker leave the step that it is in; nobody else sends it.
+INTERRUPT = signal.SIGUSR2
 _WATCH_EVERY_S = 0.5
 
 
@@ -75,9 +77,10 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
             with contextlib.suppress(_ParentGone):
                 _send(connection, _failure(error))
         if worker is not None and command is not Command.CLOSE:
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception, _ParentGone):
                 worker.close()
     finally:
+        signal.signal(INTERRUPT, signal.SIG_IGN)
         if torch.cuda.is_initialized():
             # A block of the parent's counts as in use there until it is let go of here.
             worker = None
@@ -91,8 +94,13 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 
 def _set_signals(dump_descriptor: int) -> None:
     faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
+    signal.signal(INTERRUPT, _give_up)
     # A terminal may stop what prints in the background.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+
+
+def _give_up(*_: Any) -> None:
+    raise _ParentGone
 
 
 def _flush() -> None:
@@ -141,7 +149,7 @@ def _load(payload: bytes) -> tuple[Command, tuple]:
         return cloudpickle.loads(payload)
 
 
-class _ParentGone(Exception):  # noqa: N818 - no error
+class _ParentGone(BaseException):  # noqa: N818 - no error, and not for an environment to catch
     """The parent has ended, or has given up on this worker."""
 
 

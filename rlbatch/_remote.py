@@ -14,7 +14,10 @@ made from is pickled by value.
    a killed worker is reported with its signal, even where a grandchild holds the pipe open.
 2. A message to a worker that does not read ends with an error after a time.
 3. The child has a process group of its own. Ctrl-C reaches the parent only, which ends its
-   workers; they print nothing. The whole group is killed, grandchildren included.
+   workers; they print nothing. One that is still busy is interrupted by a signal before it is
+   killed, so that it closes its environments, and lets go of a block on a GPU: PyTorch keeps that
+   for ever where a process that has it is killed. The whole group is killed, grandchildren
+   included.
 4. The child ends when the parent is gone: it reads the end of the pipe, or, busy in a step, its
    watching thread sees that it has another parent. Where a step keeps all threads from running,
    Linux does it: a second pipe, into which nothing is written, loses its writer.
@@ -44,7 +47,7 @@ import cloudpickle
 import numpy as np
 import torch
 
-from rlbatch._process import check_may_start
+from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._slots import nameless_file
 from rlbatch._worker import Command, Failure, Recipe, Slots
@@ -101,7 +104,7 @@ class RemoteWorker:
             self._guarded(self.connection.send, sys.path)
             self._guarded(self.connection.send_bytes, payload)
         except BaseException:  # Nobody else knows the process yet.
-            self.stop(0.0)
+            self.stop()
             raise
 
     def send(self, command: Command, packed: bytes) -> None:
@@ -177,17 +180,26 @@ class RemoteWorker:
         """Closes the pipe: a process that waits for a command ends."""
         self.connection.close()
 
-    def stop(self, grace_s: float) -> None:
-        """Ends the process, whatever it is doing, and releases everything.
-
-        Args:
-            grace_s: How long it may take to end by itself, in seconds.
-        """
+    def ends_within(self, seconds: float) -> bool:
+        """Waits until the process has ended, for so long; returns whether it has."""
         if os.getpid() != self._owner:  # The caller has forked: the worker is the other's.
+            return True
+        try:
+            self._process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def interrupt(self) -> None:
+        """Makes the process leave the step that it is in, unless Python is not executed there."""
+        if os.getpid() == self._owner:
+            self._process.send_signal(INTERRUPT)
+
+    def stop(self) -> None:
+        """Ends the process, whatever it is doing, and releases everything."""
+        if os.getpid() != self._owner:
             return
         self.hang_up()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(grace_s)
         # The group, and also after a good end: an environment may have left children.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)

@@ -13,6 +13,7 @@ import random
 import time
 from collections.abc import Callable, Iterator
 from enum import Enum
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ class TorchSettings(NamedTuple):
         fills_memory: Whether new memory is written to then, which takes time.
         matmul_precision: As `torch.set_float32_matmul_precision` takes it; None where every
             backend has one of its own.
+        gpu: What "cuda" is; None where the caller has not used a GPU yet.
     """
 
     num_threads: int
@@ -61,6 +63,7 @@ class TorchSettings(NamedTuple):
     deterministic: int
     fills_memory: bool
     matmul_precision: str | None
+    gpu: int | None
 
     @classmethod
     def of_the_caller(cls, num_threads: int) -> TorchSettings:
@@ -74,6 +77,7 @@ class TorchSettings(NamedTuple):
             torch.get_deterministic_debug_mode(),
             _deterministic().fill_uninitialized_memory,
             precision,
+            torch.cuda.current_device() if torch.cuda.is_initialized() else None,
         )
 
     def apply(self) -> None:
@@ -85,6 +89,9 @@ class TorchSettings(NamedTuple):
         _deterministic().fill_uninitialized_memory = self.fills_memory
         if self.matmul_precision is not None:
             torch.set_float32_matmul_precision(self.matmul_precision)
+        if self.gpu:
+            # Now it would take memory of that GPU, also for a worker that never uses one.
+            torch.cuda._lazy_call(partial(torch.cuda.set_device, self.gpu))
 
 
 def _deterministic() -> Any:
@@ -508,7 +515,11 @@ class LocalWorker:
     def hang_up(self) -> None:
         """Does nothing: there is no pipe."""
 
-    def stop(self, grace_s: float) -> None:
+    def ends_within(self, seconds: float) -> bool:
+        """Returns True: there is no process to wait for."""
+        return True
+
+    def stop(self) -> None:
         """Closes environments and agent, unless a command has done so."""
         if not self._is_closed:
             self._is_closed = True

@@ -46,6 +46,8 @@ _LIVENESS_S = 0.25
 _CLOSE_TIMEOUT_S = 60.0
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
+# And after an interrupt, before they are killed.
+_INTERRUPT_GRACE_S = 1.0
 _CPU = torch.device("cpu")
 
 
@@ -371,7 +373,7 @@ class RL_Batcher:
         """Closes environments, agents and processes. May be called twice, and after a failure.
 
         In the middle of an acquisition, and where a batcher is forgotten instead of closed, they
-        have two seconds for that.
+        have two seconds for that; then their step is interrupted, and they have another one.
 
         Raises:
             WorkerError: Closing an environment or an agent failed; the processes have ended.
@@ -575,8 +577,16 @@ def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
 
 def _stop_workers(workers: list[Any], grace_s: float) -> None:
     """Ends all processes, and empties the list; they share one time of grace."""
-    deadline = time.monotonic() + grace_s
     for worker in workers:
         worker.hang_up()
+    for worker in _running_after(grace_s, workers):
+        worker.interrupt()
+    _running_after(_INTERRUPT_GRACE_S, workers)
     while workers:
-        workers.pop().stop(max(0.0, deadline - time.monotonic()))
+        workers.pop().stop()
+
+
+def _running_after(seconds: float, workers: list[Any]) -> list[Any]:
+    """Waits until all have ended, or for so long; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    return [one for one in workers if not one.ends_within(max(0.0, deadline - time.monotonic()))]

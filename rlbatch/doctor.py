@@ -88,10 +88,9 @@ def check_cupy() -> Finding:
 def check_compiler() -> Finding:
     """NVRTC, and whether it compiles the kernels for this GPU; for an H100 where there is none."""
     architecture = "sm_90"
-    if torch.cuda.is_available():
-        major, minor = torch.cuda.get_device_capability()
-        architecture = f"sm_{major}{minor}"
     try:
+        if torch.cuda.is_available():
+            architecture = build.architecture_of(as_device("cuda"))
         path = build.cubin_path(build.defines(find_game("pong")), architecture)
     except build.BuildError as error:
         return Finding(_needed(), str(error), _CUDA_EXTRA)

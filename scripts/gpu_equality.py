@@ -120,6 +120,9 @@ def _in_a_stream(game: str, config: Config) -> str | None:
             return compare(game, config)
         with torch.cuda.stream(torch.cuda.Stream(config.device)):
             return compare(game, config)
+    except torch.OutOfMemoryError as error:
+        print(f"{game}: {error}", flush=True)
+        return _NOT_PLAYED
     except Exception as error:
         if "CUDA" in f"{type(error).__name__} {error}":
             _interrupted.set()

@@ -292,6 +292,37 @@ def test_close_waits_for_environments_though_nobody_asked_for_the_last_slot(tmp_
     assert (tmp_path / "closed").exists()
 
 
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_worker_that_is_busy_is_interrupted_before_it_is_killed(tmp_path, fails):
+    """So that it closes what it has, and lets go of memory on a GPU."""
+
+    class Busy(CountingEnv):
+        def step(self, action):
+            try:
+                time.sleep(1000)
+            except Exception:  # Not for an environment to catch.
+                (tmp_path / "caught").touch()
+
+        def close(self):
+            (tmp_path / "closed").touch()
+
+    def create_env(seed):
+        return GymEnv([FailingGym(at_step=0)], seed) if seed.process == 1 else Busy([9])
+
+    batcher = make_batcher(1 + fails, create_env=create_env, env_args={})
+    with Timer():
+        batcher.reset()
+        if fails:
+            with pytest.raises(WorkerError, match="failed on purpose"):
+                batcher.execute()
+        else:
+            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+            with pytest.raises(KeyboardInterrupt):
+                batcher.execute()  # The first one waits for a step.
+        batcher.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["closed"]
+
+
 def test_close_closes_environments_and_agents_once(tmp_path):
     class Noting(CountingEnv):
         def close(self):

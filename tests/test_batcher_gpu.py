@@ -1,11 +1,13 @@
 """The batcher with everything on a GPU; without one in this process, on one that is played."""
 
 import gc
+import time
 
 import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
+from rlbatch._worker import TorchSettings
 from rlbatch.envs import DeviceEnv
 from tests.batchers import CountingAgent, assert_equal
 from tests.helpers import CountingEnv
@@ -188,3 +190,64 @@ def test_memory_on_the_gpu_is_given_back():
     acquire(1, "cuda", native, True)
     gc.collect()
     assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.gpu
+def test_memory_on_the_gpu_is_given_back_where_a_worker_is_busy():
+    """PyTorch keeps a block for ever that a process has when it is killed."""
+
+    class Slow(CountingEnv):
+        def step(self, action):
+            time.sleep(0.5 if self.is_asked_again else 0)
+            self.is_asked_again = True
+            return super().step(action)
+
+        is_asked_again = False
+
+    torch.cuda.synchronize()
+    gc.collect()
+    before = torch.cuda.memory_allocated()
+    batcher = RL_Batcher(
+        n_timesteps=100,
+        create_agent=create_agent,
+        agent_args={"device": "cuda"},
+        create_env=lambda seed: Slow(LENGTHS, True, device="cuda"),
+        env_args={},
+        n_processes=1,
+        seeds=0,
+        device="cuda",
+    )
+    with batcher:
+        batcher.reset()
+        batcher.execute()
+        assert torch.cuda.memory_allocated() > before
+    gc.collect()
+    torch.cuda.ipc_collect()
+    assert torch.cuda.memory_allocated() == before
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="with two GPUs")
+def test_a_worker_takes_over_the_current_gpu():
+    with torch.cuda.device(1):
+        batches = acquire(1, "cuda", native, True)
+    assert batches[0].device() == torch.device("cuda:1")
+
+
+def test_a_worker_is_told_of_the_current_gpu(monkeypatch):
+    """And goes to it with its first use of one, not before: that would take memory there."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 3)
+    settings = TorchSettings.of_the_caller(torch.get_num_threads())
+    monkeypatch.undo()
+    chosen = []
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    waiting = []
+    monkeypatch.setattr(torch.cuda, "_lazy_call", waiting.append)
+    settings.apply()
+    assert not chosen
+    for call in waiting:
+        call()
+    assert chosen == [3]
+    settings._replace(gpu=None).apply()
+    assert len(waiting) == 1

@@ -1,5 +1,6 @@
 """`python -m rlbatch.doctor`: in a process of its own, on this machine and on poorer ones."""
 
+import contextlib
 import subprocess
 import sys
 
@@ -49,6 +50,7 @@ def test_a_driver_that_is_too_old_for_the_kernels(monkeypatch, capsys) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H100")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     assert doctor.main() == 1
     printed = capsys.readouterr().out
     assert "GPU compiler   ok" in printed

@@ -33,6 +33,7 @@ from rlbatch.envs.atari._options import (
     game_spec,
     native_options,
 )
+from rlbatch.envs.atari.build import usable_cores
 from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
 from rlbatch.envs.atari.native_library import load_library
@@ -238,8 +239,7 @@ class NativeBatch(Batch):
             game_spec(game, len(rom), self.actions, self.settings, knows_all)
             for game, rom in zip(games, roms, strict=True)
         ]
-        n_cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-        n_threads = min(num_threads or n_cores or os.cpu_count() or 1, self.n_envs)
+        n_threads = min(num_threads or usable_cores(), self.n_envs)
         game_of = [games.index(game) for game in self.game_of]
         handle = self._library.rlb_batch_new(
             self.n_envs,

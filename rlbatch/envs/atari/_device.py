@@ -117,6 +117,7 @@ class DeviceBatch(Batch):
             first += resets.n_states
         host.close()
 
+    @torch.inference_mode(False)  # Else what is made here could not be written to outside of it.
     def _allocate(self, n_known: int) -> None:
         n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
         is_ram = settings.obs_type == "ram"

@@ -243,6 +243,9 @@ _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
 
+# At once; each takes about 300 MB.
+_MOST_COMPILERS = 16
+
 # The CPU plays the grid of a GPU: the kernels' tests on a machine without one.
 GRID_VARIABLE = "RLBATCH_ATARI_GRID"
 _GRID_FLAGS = ("-DRLB_GRID", "-O1", "-x", "c++")
@@ -311,12 +314,21 @@ class _Stream:
         return 0, self.handle
 
 
+@contextlib.contextmanager
+def _on(device: torch.device) -> Iterator[Any]:
+    """Makes a GPU CuPy's current one; gives CuPy's object of it."""
+    # PyTorch goes first, which goes back to another GPU only if that is in use. CuPy always does,
+    # and takes memory there.
+    with torch.cuda.device(device), import_cupy().cuda.Device(device.index) as current:
+        yield current
+
+
 class _CudaKernels:
     def __init__(self, path: Path, device: torch.device):
         cupy = import_cupy()
         self._device, self._cupy = device, cupy
         try:
-            with cupy.cuda.Device(device.index) as current:
+            with _on(device) as current:
                 current.use()  # A thread that has not used it yet may find no context otherwise.
                 module = cupy.RawModule(path=str(path))
                 self._functions = {name: module.get_function(name) for name in _KERNELS}
@@ -330,17 +342,34 @@ class _CudaKernels:
         self, name: str, n_blocks: int, n_threads: int, n_shared: int, *arguments: np.generic
     ) -> None:
         stream = _Stream(torch.cuda.current_stream(self._device).cuda_stream)
-        with (
-            self._cupy.cuda.Device(self._device.index),
-            self._cupy.cuda.Stream.from_external(stream),
-        ):
+        with _on(self._device), self._cupy.cuda.Stream.from_external(stream):
             self._functions[name]((n_blocks,), (n_threads,), arguments, shared_mem=n_shared)
 
 
 @functools.cache
 def _cuda_kernels(options: tuple[str, ...], device: torch.device) -> _CudaKernels:
+    return _CudaKernels(cubin_path(options, architecture_of(device)), device)
+
+
+def architecture_of(device: torch.device) -> str:
+    """Returns the architecture to compile for, such as sm_90: the newest that runs on a GPU.
+
+    Code runs on GPUs of the same generation that are newer. Source: NVIDIA, CUDA C++ Programming
+    Guide 13.0, section "Binary Compatibility".
+
+    Raises:
+        BuildError: CuPy or NVRTC is missing, or too old or too new for this GPU.
+    """
     major, minor = torch.cuda.get_device_capability(device)
-    return _CudaKernels(cubin_path(options, f"sm_{major}{minor}"), device)
+    version, known = _nvrtc()
+    able = [number for number in known if number // 10 == major and number % 10 <= minor]
+    if not able:
+        raise BuildError(
+            f"AtariEnv on CUDA: expected an NVRTC that compiles for the compute capability "
+            f"{major}.{minor} of {device}, got NVRTC {version}, which compiles for "
+            f"{', '.join(f'{number // 10}.{number % 10}' for number in known)}; {_EXTRA}"
+        )
+    return f"sm_{max(able)}"
 
 
 def compile_kernels(games: Sequence[Game], device: torch.device) -> None:
@@ -349,11 +378,10 @@ def compile_kernels(games: Sequence[Game], device: torch.device) -> None:
     Raises:
         BuildError: See `device_kernels`.
     """
-    major, minor = torch.cuda.get_device_capability(device)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    architecture = architecture_of(device)
+    with concurrent.futures.ThreadPoolExecutor(min(usable_cores(), _MOST_COMPILERS)) as pool:
         made = [
-            pool.submit(cubin_path, defines(game), f"sm_{major}{minor}")
-            for game in dict.fromkeys(games)
+            pool.submit(cubin_path, defines(game), architecture) for game in dict.fromkeys(games)
         ]
         try:
             for one in made:
@@ -371,7 +399,7 @@ def kernel_attributes(game: Game, device: torch.device) -> dict[str, dict[str, i
     """
     kernels = _cuda_kernels(defines(game), device)
     names = ("num_regs", "local_size_bytes", "max_threads_per_block")
-    with kernels._cupy.cuda.Device(device.index):
+    with _on(device):
         return {
             kernel: {name: int(getattr(function, name)) for name in names}
             for kernel, function in kernels._functions.items()
@@ -399,20 +427,30 @@ def import_cupy() -> Any:
     return cupy
 
 
+def _nvrtc() -> tuple[str, tuple[int, ...]]:
+    """Returns the version of the compiler, and the architectures that it knows, such as 90.
+
+    Raises:
+        BuildError: CuPy or NVRTC is missing.
+    """
+    import_cupy()
+    from cupy.cuda import nvrtc  # noqa: PLC0415
+
+    try:
+        version = ".".join(str(part) for part in nvrtc.getVersion())
+        return version, tuple(nvrtc.getSupportedArchs())
+    except Exception as error:
+        raise BuildError(f"AtariEnv on CUDA: expected NVRTC, got {error}; {_EXTRA}") from error
+
+
 def cubin_path(options: Sequence[str], architecture: str) -> Path:
     """Returns the file with the kernels for an architecture, such as sm_90; no GPU is needed.
 
     Raises:
         BuildError: CuPy or NVRTC is missing, or the compiler fails.
     """
-    import_cupy()
-    from cupy.cuda import nvrtc  # noqa: PLC0415
-
     flags = (*CUDA_FLAGS, *options, f"--gpu-architecture={architecture}")
-    try:
-        version = ".".join(str(part) for part in nvrtc.getVersion())
-    except Exception as error:
-        raise BuildError(f"AtariEnv on CUDA: expected NVRTC, got {error}; {_EXTRA}") from error
+    version, _ = _nvrtc()
     path = cache_folder() / f"rlbatch_atari-{_digest(f'nvrtc {version}', *flags)}.cubin"
     if not path.exists():
         with _one_at_a_time(path):
@@ -490,6 +528,13 @@ def _grid_kernels(options: tuple[str, ...]) -> _GridKernels:
             if not path.exists():
                 compile_library(path, compiler, flags, NATIVE / "device.cu")
     return _GridKernels(path)
+
+
+def usable_cores() -> int:
+    """Returns how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:

@@ -318,7 +318,10 @@ class AtariEnv(VecEnv):
         self._batch.from_ale(self._batch.ids_once(ids), ale)
 
     def bytes_per_env(self) -> int:
-        """Returns the bytes that the largest environment takes, its observation stack included."""
+        """Returns the bytes that the largest environment takes, its observation stack included.
+
+        Not what the environments of a game share, such as its program.
+        """
         return self._batch.bytes_per_env()
 
     def close(self) -> None:

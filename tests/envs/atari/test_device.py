@@ -620,6 +620,16 @@ def test_calls_for_some_environments(make: MakeEnv) -> None:
         env.bytes_per_env()
 
 
+def test_an_environment_that_inference_has_made_is_of_use_outside(monkeypatch) -> None:
+    monkeypatch.setenv(build.GRID_VARIABLE, "1")  # PyTorch's part on its CPU, which has this mode.
+    with torch.inference_mode():
+        env = AtariEnv("pong", 2, seed=0)
+        env.reset()
+    env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
+    env.set_state(None, env.get_state())
+    env.reset()
+
+
 def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
     env = make("pong", 2, seed=0)
     env.reset()

@@ -84,6 +84,21 @@ KNOWN = [name for name in GAMES if GAMES[name].reset_depends_on != "play"]
 SURVIVED = [name for name in KNOWN if GAMES[name].left_by_reset or GAMES[name].reset_needs]
 
 
+def n_known(game: str, sticky: float) -> int:
+    settings = Settings(repeat_action_probability=sticky)
+    batch = NativeBatch([find_game(game)], 1, settings, 1, knows_all=True)
+    return batch.known_resets(0).n_states
+
+
+def test_how_many_resets_are_known() -> None:
+    """As the documentation says, which counts on them: a GPU keeps all of a game's."""
+    found = {game: n_known(game, 0.0) for game in KNOWN}
+    many = sorted(game for game, n in found.items() if n > 480)
+    assert many == ["assault", "pitfall2", "solaris"]
+    assert max(found.values()) == found["assault"] == 2070
+    assert n_known("assault", 0.25) == 5 * 2070
+
+
 # With 0.5, FIRE is held for each number of frames in a few of the resets.
 @pytest.mark.parametrize("sticky", [pytest.param(0.0, marks=pytest.mark.slow), 0.5])
 @pytest.mark.parametrize("game", KNOWN)
