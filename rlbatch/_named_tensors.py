@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from rlbatch._checks import (
     check_device,
+    check_is_tensor,
     check_like,
     check_same_rows,
     check_shape,
@@ -195,9 +196,12 @@ class NamedTensors:
             IndexError: There is no such row.
             ShapeError: The index is not [N], or the mask not [B].
             DtypeMismatchError: The index holds neither integers nor bools.
+            TypeError: It is a slice, for which there is `slice`.
         """
         if isinstance(index, (int, np.integer)):
             return self.slice(int(index))
+        if isinstance(index, slice):
+            raise TypeError(f"index: expected numbers of rows, got {index}; use the method slice")
         device = self.device()
         if device is None:
             return self._with({})
@@ -235,11 +239,13 @@ class NamedTensors:
             destination_indexes: [N] int64, rows of this one, all different.
 
         Raises:
+            TypeError: An index is no tensor.
             ShapeError: The index tensors differ in shape, two rows do, or a row is too long.
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
         """
+        check_is_tensor("source_indexes", source_indexes)
         check_shape("destination_indexes", destination_indexes, source_indexes.shape)
         for key, tensor in self.items():
             check_same_rows(key, source[key], tensor, self._n_common)

@@ -81,8 +81,8 @@ class RemoteWorker:
         self.first_env = 0
         self.command = Command.START
         self._owner = os.getpid()
-        payload = _pickled(recipe)
-        self._was_read = False
+        self._payload = _pickled(recipe)
+        self._was_read = self._is_stopped = False
         ours, theirs = socket.socketpair()
         ours.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
@@ -100,12 +100,16 @@ class RemoteWorker:
         finally:
             os.close(descriptors[0])
             os.close(lifeline)
-        try:
-            self._guarded(self.connection.send, sys.path)
-            self._guarded(self.connection.send_bytes, payload)
-        except BaseException:  # Nobody else knows the process yet.
-            self.stop()
-            raise
+
+    def start(self) -> None:
+        """Sends what the worker is made from. That may wait until the process can read.
+
+        Raises:
+            WorkerError: The process is gone or does not read.
+        """
+        self._guarded(self.connection.send, sys.path)
+        self._guarded(self.connection.send_bytes, self._payload)
+        self._payload = b""
 
     def send(self, command: Command, packed: bytes) -> None:
         """Sends a command that has been packed.
@@ -196,8 +200,8 @@ class RemoteWorker:
             self._process.send_signal(INTERRUPT)
 
     def stop(self) -> None:
-        """Ends the process, whatever it is doing, and releases everything."""
-        if os.getpid() != self._owner:
+        """Ends the process, whatever it is doing, and releases everything. May be called twice."""
+        if os.getpid() != self._owner or self._is_stopped:
             return
         self.hang_up()
         # The group, and also after a good end: an environment may have left children.
@@ -206,6 +210,7 @@ class RemoteWorker:
         self._process.wait()
         self._dump.close()
         self._lifeline.close()
+        self._is_stopped = True
 
     def _guarded(self, send: Any, *arguments: Any) -> None:
         try:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import gc
 import os
 import random
 import time
+import types
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
@@ -19,12 +21,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch.profiler import record_function
-from torch.utils import _pytree as pytree
 
 from rlbatch._checks import check_left_alone, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
+from rlbatch.envs.base import steps_into
 from rlbatch.errors import DeviceMismatchError, EnvContractError, ShapeError
 from rlbatch.seeding import WorkerSeeds
 
@@ -188,7 +190,7 @@ class Worker:
             raise
         self.autoreset = bool(getattr(self.env, "autoreset", False))
         self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
-        self._is_direct = recipe.device.type == "cpu" and self.autoreset and _steps_into(self.env)
+        self._is_direct = recipe.device.type == "cpu" and self.autoreset and steps_into(self.env)
         if os.environ.get("RLBATCH_PROFILE"):
             self.env, self.agent = _Named("env", self.env), _Named("agent", self.agent)
         self._slots: Any = None  # A SlotWriter, from the first step on.
@@ -270,14 +272,17 @@ class Worker:
         started = time.perf_counter()
         action, state = self._act(t, history)
         acted = time.perf_counter()
+        versions = versions_of(action.variables) if t <= 1 else {}
         if self._is_direct and self._slots is not None:
             arrays, following_arrays, following = self._slots.direct(t)
             self.env.step_into(action, arrays, following_arrays)
             stepped = time.perf_counter()
+            check_left_alone("env.step: action/", action.variables, versions)
             self._slots.write_action(t, action)
         else:
             (after, _), (following, running) = _two_pairs(self.env.step(action))
             stepped = time.perf_counter()
+            check_left_alone("env.step: action/", action.variables, versions)
             state = self._store(t, action, state, after, following, running)
         self._observation, self._state = following, state
         self.stats["agent_s"] += acted - started
@@ -294,19 +299,23 @@ class Worker:
         """
         # It may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        versions = versions_of(observation.variables) if t <= 1 else {}  # It takes its time.
+        looks = t <= 1  # It takes its time.
+        versions = versions_of(observation.variables) if looks else {}
+        of_info = versions_of(self._agent_info.variables) if looks else {}
         stored = None if self._slots is None else self._slots.version()
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if not _is_answer(answer):
             _refuse_answer(answer)
         check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
+        check_left_alone(f"agent.__call__: {_AGENT_INFO}", self._agent_info.variables, of_info)
         if stored is not None and stored != self._slots.version():
             raise ValueError(_CHANGED)
         output, new_state = answer
         if new_state.variables and new_state.n_elems() != len(self._running):
             expected, found = len(self._running), new_state.n_elems()
             raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
-        return output, unshared(new_state, self._observation, self._agent_info)
+        given = [self._observation, self._agent_info]
+        return output, unshared(new_state, *(given if history is None else [*given, history]))
 
     def _store(
         self,
@@ -414,16 +423,6 @@ def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> 
         raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
 
 
-def _steps_into(env: Any) -> bool:
-    # A class that has its own `step`, but inherits `step_into`, wants its `step` to be called.
-    for scope in (env, *type(env).__mro__):
-        if "step_into" in vars(scope):
-            return True
-        if "step" in vars(scope):
-            return False
-    return False
-
-
 def _is_answer(answer: Any) -> bool:
     is_pair = isinstance(answer, tuple) and len(answer) == 2
     return is_pair and isinstance(answer[0], DictTensor) and isinstance(answer[1], DictTensor)
@@ -471,8 +470,8 @@ class LocalWorker:
     own would draw, and the caller's draws are not disturbed; not so where several threads do this.
 
     Args:
-        recipe: What to make the worker from. The agent's arguments are copied, as they would be
-            on their way to a process.
+        recipe: What to make the worker from. Arguments are copied, as they would be on their way
+            to a process.
         allocate: See `Worker`.
     """
 
@@ -487,7 +486,10 @@ class LocalWorker:
             # Before CUDA is in use, it is the caller's that would be seeded, when it is.
             if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
-            recipe = recipe._replace(agent_args=_copied_args(recipe.agent_args))
+            recipe = recipe._replace(
+                agent_args=_copied_args("agent_args", recipe.agent_args),
+                env_args=_copied_args("env_args", recipe.env_args),
+            )
             self._worker = Worker(recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
@@ -498,7 +500,13 @@ class LocalWorker:
         Raises:
             TypeError: One can not be copied.
         """
-        return _copied(arguments) if command is Command.UPDATE else arguments
+        if command is not Command.UPDATE:
+            return arguments
+        try:
+            return _copied(arguments)
+        except Exception as error:
+            expected = f"{command.value}: expected something that can be copied"
+            raise TypeError(f"{expected}, got {arguments[0]!r}: {error}") from error
 
     def send(self, command: Command, arguments: tuple) -> None:
         """Carries out a command that has been packed, before it returns."""
@@ -543,20 +551,20 @@ class LocalWorker:
             _set_generators(callers)
 
 
-def _copied_args(agent_args: dict[str, Any]) -> dict[str, Any]:
+def _copied_args(name: str, args: dict[str, Any]) -> dict[str, Any]:
     """Returns copies.
 
     Raises:
         TypeError: One can not be copied; with its name.
     """
     try:
-        return _copied(agent_args)
+        return _copied(args)
     except Exception:
-        for key, value in agent_args.items():
+        for key, value in args.items():
             try:
                 _copied(value)
             except Exception as error:
-                expected = f"agent_args[{key!r}]: expected something that can be copied"
+                expected = f"{name}[{key!r}]: expected something that can be copied"
                 raise TypeError(f"{expected}, got {value!r}: {error}") from error
         raise
 
@@ -564,15 +572,31 @@ def _copied_args(agent_args: dict[str, Any]) -> dict[str, Any]:
 def _copied(value: Any) -> Any:
     """Returns a copy as it would arrive in a process."""
     # Tensors by themselves: PyTorch refuses to copy deeply what was computed with gradients.
-    leaves = pytree.tree_leaves(value)
-    for module in [leaf for leaf in leaves if isinstance(leaf, torch.nn.Module)]:
-        leaves += [one for part in module.modules() for one in vars(part).values()]
     copies = {
-        id(leaf): leaf.detach().clone().requires_grad_(leaf.requires_grad)
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, torch.nn.Parameter)
+        id(one): one.detach().clone().requires_grad_(one.requires_grad)
+        for one in _tensors_in(value)
+        if not isinstance(one, torch.nn.Parameter)
     }
     return copy.deepcopy(value, memo=copies)
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors that a deep copy of something comes to."""
+    found, seen, waiting = [], set(), [value]
+    while waiting:
+        one = waiting.pop()
+        if id(one) in seen or isinstance(one, _NOT_COPIED):
+            continue
+        seen.add(id(one))
+        if isinstance(one, torch.Tensor):
+            found.append(one)
+        else:
+            waiting += gc.get_referents(one)
+    return found
+
+
+# What a deep copy holds as it is, with all that is behind it.
+_NOT_COPIED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, str, int)
 
 
 def seed_generators(seed: int) -> None:

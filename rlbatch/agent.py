@@ -134,7 +134,7 @@ class RL_Agent:
             The output and the new state, as from `__call__`.
 
         Raises:
-            ValueError: The agent has changed an observation or the history in place.
+            ValueError: The agent has changed an observation, the history or `agent_info` in place.
         """
         if state is None:
             # A copy: an agent may change its state in place.
@@ -143,12 +143,13 @@ class RL_Agent:
         steps = trajectories.trajectories
         observation = steps.truncate_key("observation/").temporal_index(t)
         history = history_until(steps, t) if self.require_history() else None
-        versions = versions_of(steps.variables)
+        versions, of_info = versions_of(steps.variables), versions_of(agent_info.variables)
         answer = self(state, observation, agent_info, history)
         check_left_alone("call_replay: ", steps.variables, versions)
+        check_left_alone("call_replay: agent_info/", agent_info.variables, of_info)
         match answer:
             case (output, DictTensor() as new_state):  # Which may be changed in place.
-                return output, unshared(new_state, observation, agent_info)
+                return output, unshared(new_state, steps, agent_info)
         return answer  # Whoever has called looks at it.
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
+import threading
 import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from functools import partial
 from multiprocessing.connection import wait
-from typing import Any, Literal, Self, overload
+from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import numpy as np
 import torch
@@ -49,6 +50,8 @@ _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
 # And after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
 _CPU = torch.device("cpu")
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
 
 
 class _State(Enum):
@@ -61,12 +64,42 @@ class _State(Enum):
     FAILED = "failed: a worker raised or died, see the error before"
 
 
+def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Keeps threads from making calls side by side, whose answers they would take from each other.
+
+    `close` alone may come in between.
+    """
+
+    @functools.wraps(method)
+    def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        batcher: Any = args[0]
+        name, was_open = method.__name__, batcher._state is not _State.CLOSED
+        if not batcher._calls.acquire(blocking=False):
+            raise CallOrderError(
+                f"{name}: expected one call at a time, got one while another has not returned"
+            )
+        try:
+            return method(*args, **kwargs)
+        except Exception as error:
+            if was_open and batcher._state is _State.CLOSED:
+                raise CallOrderError(
+                    f"{name}: expected a batcher that stays open, got one that another thread has "
+                    "closed"
+                ) from error
+            raise
+        finally:
+            batcher._calls.release()
+
+    return call
+
+
 class RL_Batcher:
     """Runs agents in environments and returns trajectories of up to T steps.
 
     Every process has an environment batch and an agent of its own. `execute()` sets all of them
     off, `get()` collects what they acquired; in between the caller is free. The batcher owns its
-    processes and their memory; `close()` them, or use it in a `with`.
+    processes and their memory; `close()` them, or use it in a `with`. One call is made at a time;
+    only `close` may come from another thread in the middle of one.
 
     Environments that do not reset themselves run on over several `execute()` until their episode
     ends; then they drop out of the trajectories until the next `reset()`.
@@ -157,6 +190,8 @@ class RL_Batcher:
         _check_timeout(timeout)
         _check_creates("create_agent", create_agent)
         _check_creates("create_env", create_env)
+        _check_arguments("agent_args", agent_args)
+        _check_arguments("env_args", env_args)
         if "seed" in env_args:
             raise ValueError(
                 "env_args: expected none named seed, which create_env is given from seeds, got "
@@ -172,6 +207,7 @@ class RL_Batcher:
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
         self._state, self._owner = _State.NEW, os.getpid()
+        self._calls = threading.Lock()
         recipes = [
             Recipe(
                 create_env=create_env,
@@ -199,11 +235,13 @@ class RL_Batcher:
     def _start(self, recipes: list[Recipe], in_process: bool) -> None:
         if in_process:
             # Weakly, so that the worker does not keep its batcher alive.
-            allocate = partial(RL_Batcher._allocate_here, weakref.proxy(self))
+            allocate = functools.partial(RL_Batcher._allocate_here, weakref.proxy(self))
             self._workers.append(LocalWorker(recipes[0], allocate))
         else:
             for number, recipe in enumerate(recipes):
                 self._workers.append(RemoteWorker(recipe, number))
+            for worker in self._workers:  # Now that all are starting.
+                worker.start()
         ready: list[Ready] = self._gather(self._timeout)
         n_envs = [worker.n_envs for worker in ready]
         if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
@@ -223,6 +261,7 @@ class RL_Batcher:
         """Returns where trajectories are stored."""
         return self._device
 
+    @_one_at_a_time
     def reset(
         self, agent_info: DictTensor | None = None, env_info: DictTensor | None = None
     ) -> None:
@@ -250,6 +289,7 @@ class RL_Batcher:
         self._n_running = sum(reply.n_running for reply in replies)
         self._state = _State.IDLE
 
+    @_one_at_a_time
     def execute(self, agent_info: DictTensor | None = None) -> None:
         """Sets the workers off to acquire up to T steps of the running environments.
 
@@ -300,6 +340,7 @@ class RL_Batcher:
         self, blocking: bool, timeout: float | None = None, copy: bool = True
     ) -> tuple[Trajectories, int] | tuple[None, None]: ...
 
+    @_one_at_a_time
     def get(
         self, blocking: bool = True, timeout: float | None = None, copy: bool = True
     ) -> tuple[Trajectories, int] | tuple[None, None]:
@@ -333,6 +374,7 @@ class RL_Batcher:
         self._state = _State.IDLE
         return trajectories, self._n_running
 
+    @_one_at_a_time
     def update(self, info: Any) -> None:
         """Gives every agent new weights; returns when all have them.
 
@@ -380,27 +422,40 @@ class RL_Batcher:
             WorkerTimeoutError: It took longer than a minute, or than the batcher's `timeout`, and
                 the processes were killed.
         """
-        if self._state is _State.CLOSED:
-            return
-        usable = self._state in (_State.NEW, _State.IDLE) and not self._is_forked()
-        if self._state is _State.EXECUTING and not self._is_forked():
+        is_alone = self._calls.acquire(blocking=False)
+        try:
+            self._close_politely(is_alone)
+        finally:
+            # Also of a call before, in the middle of which Ctrl-C came.
+            _stop_workers(self._workers, _CLOSE_GRACE_S)
+            self._stop.detach()
+            self._store = None
+            if is_alone:
+                self._calls.release()
+
+    def _close_politely(self, is_alone: bool) -> None:
+        """Tells workers to close, where they can still be told."""
+        before, self._state = self._state, _State.CLOSED
+        usable = is_alone and before in (_State.NEW, _State.IDLE)
+        if is_alone and before is _State.EXECUTING and not self._is_forked():
             with contextlib.suppress(WorkerError):  # Nobody has asked what it acquired.
                 usable = self._collect(None, blocking=False)
-        self._state = _State.CLOSED
-        try:
-            if usable:
-                packed = [worker.pack(Command.CLOSE) for worker in self._workers]
-                timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
-                self._ask(Command.CLOSE, packed, min(timeout, _CLOSE_TIMEOUT_S))
-        finally:
-            self._stop()
-            self._store = None
+        if usable and not self._is_forked():
+            packed = [worker.pack(Command.CLOSE) for worker in self._workers]
+            timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
+            self._ask(Command.CLOSE, packed, min(timeout, _CLOSE_TIMEOUT_S))
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        try:
+            self.close()
+        except Exception as closing:
+            if error is None:
+                raise
+            # It is what the caller has to know of, and may wait for.
+            error.add_note(f"RL_Batcher.close: {type(closing).__name__}: {closing}")
 
     # --- Talking to the workers. ---
 
@@ -452,7 +507,8 @@ class RL_Batcher:
             wait([worker.connection for worker in waiting], min(left, _LIVENESS_S))
 
     def _fail(self) -> None:
-        self._state = _State.FAILED
+        if self._state is not _State.CLOSED:
+            self._state = _State.FAILED
         _stop_workers(self._workers, _FAIL_GRACE_S)
 
     def _is_forked(self) -> bool:
@@ -544,6 +600,11 @@ def _check_creates(name: str, create: Any) -> None:
         )
 
 
+def _check_arguments(name: str, args: Any) -> None:
+    if not isinstance(args, dict):
+        raise TypeError(f"{name}: expected a dict of keyword arguments, got {args!r}")
+
+
 def _check_timeout(timeout: float | None) -> None:
     if timeout is None:
         return
@@ -577,13 +638,16 @@ def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
 
 def _stop_workers(workers: list[Any], grace_s: float) -> None:
     """Ends all processes, and empties the list; they share one time of grace."""
-    for worker in workers:
-        worker.hang_up()
-    for worker in _running_after(grace_s, workers):
-        worker.interrupt()
-    _running_after(_INTERRUPT_GRACE_S, workers)
-    while workers:
-        workers.pop().stop()
+    try:
+        for worker in workers:
+            worker.hang_up()
+        for worker in _running_after(grace_s, workers):
+            worker.interrupt()
+        _running_after(_INTERRUPT_GRACE_S, workers)
+    finally:  # At once, where Ctrl-C comes meanwhile.
+        for worker in workers:
+            worker.stop()
+        workers.clear()
 
 
 def _running_after(seconds: float, workers: list[Any]) -> list[Any]:

@@ -457,7 +457,7 @@ class Trajectories:
         trajectories: `observation/...`, `action/...`, `_observation/...` per step.
 
     Raises:
-        TypeError: `info` has steps, or `trajectories` has none.
+        TypeError: `info` is no DictTensor, or `trajectories` no TemporalDictTensor.
         DeviceMismatchError: The two are not on one device.
         ShapeError: They have not the same number of rows.
     """
@@ -466,6 +466,8 @@ class Trajectories:
 
     def __init__(self, info: DictTensor, trajectories: TemporalDictTensor):
         _check_has_no_lengths("info", info)
+        if not isinstance(info, DictTensor):
+            raise TypeError(f"info: expected a DictTensor, got a {type(info).__name__}")
         if not isinstance(trajectories, TemporalDictTensor):
             raise TypeError(
                 f"trajectories: expected a TemporalDictTensor, got a {type(trajectories).__name__}"

@@ -532,12 +532,13 @@ def test_draws_of_environments_are_not_the_callers():
         assert np.random.rand() == expected
 
 
-def test_an_agent_info_belongs_to_the_caller_and_an_agent_has_its_own():
+def test_an_agent_info_belongs_to_the_caller():
     class Changes(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):
             assert list(agent_info) == ["epsilon"]
             agent_info.set("mine", torch.zeros(observation.n_elems()))
-            agent_info["epsilon"].add_(1)
+            if agent_info["epsilon"][0] == 2:
+                agent_info["epsilon"].add_(1)
             return super().__call__(state, observation, agent_info)
 
     example, info = (DictTensor({"epsilon": torch.ones(n)}) for n in (1, 2))
@@ -545,7 +546,10 @@ def test_an_agent_info_belongs_to_the_caller_and_an_agent_has_its_own():
         batcher.reset()
         batcher.execute(info)
         batcher.get()
-        assert info["epsilon"].tolist() == [1, 1]
+        info["epsilon"].add_(1)
+        with pytest.raises(ValueError, match="agent_info/epsilon: expected it to be left as it is"):
+            batcher.execute(info)
+        assert info["epsilon"].tolist() == [2, 2]
 
 
 def test_a_later_change_of_an_agent_info_does_not_count():

@@ -134,6 +134,100 @@ class Fuel(CountingEnv):
         return super().step(action)
 
 
+class Remembers(RL_Agent):
+    """Has in its state the last frame but one, which it cuts from the history, and changes it."""
+
+    def require_history(self):
+        return True
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"before": torch.zeros(B, 4)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        before = state["before"].add_(0)
+        if history.n_timesteps():
+            before = history["observation/frame"][:, -1]
+        action = (observation["frame"][:, 2] > 0).long()
+        return DictTensor({"action": action, "seen": state["before"]}), DictTensor(
+            {"before": before}
+        )
+
+
+@pytest.mark.parametrize("kind", [GymEnv, GymEnvInf])
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_state_that_is_a_part_of_the_history_outlives_the_slot(n_processes, kind):
+    def create_env(seed):
+        return kind([gymnasium.make("CartPole-v1") for _ in range(2)], seed)
+
+    with RL_Batcher(3, Remembers, {}, create_env, {}, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        first = batcher.get()[0].trajectories
+        batcher.execute()
+        second, _ = batcher.get()
+    # At the end of the first slot the state was what was seen before its last step.
+    assert torch.equal(second.info["agent_state/before"], first["observation/frame"][:, 1])
+    replayed = replay_agent(Remembers(), second)
+    assert torch.equal(replayed["seen"], second.trajectories["action/seen"])
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_arguments_are_copies_in_which_nobody_sees_what_another_does(n_processes):
+    class Noisy(gymnasium.Wrapper):
+        def __init__(self, env, generator, kept):
+            super().__init__(env)
+            self.generator = generator
+            kept.append(self)
+
+        def reset(self, **options):
+            frame, info = super().reset(**options)
+            return (frame + self.generator.normal(size=4)).astype("float32"), info
+
+    def create_env(generator, kept, seed):
+        return GymEnv([Noisy(gymnasium.make("CartPole-v1"), generator, kept)], seed)
+
+    found, args = [], {"generator": np.random.default_rng(0), "kept": []}
+    for _ in range(2):
+        with RL_Batcher(2, Rewriter, {}, create_env, args, n_processes, seeds=0) as batcher:
+            batcher.reset()
+            batcher.execute()
+            found.append(batcher.get()[0].trajectories["observation/frame"])
+    assert torch.equal(*found)
+    assert not args["kept"]
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_arguments_may_hold_what_was_computed_with_gradients(n_processes):
+    class Holder:
+        def __init__(self):
+            self.parts = {"mean": [torch.ones(2, requires_grad=True) * 3]}
+
+    class Given(Rewriter):
+        def __init__(self, holder):
+            assert holder.parts["mean"][0].tolist() == [3, 3]
+
+        def update(self, info):
+            assert info.parts["mean"][0].tolist() == [3, 3]
+
+    args = {"holder": Holder()}
+    with RL_Batcher(
+        1, Given, args, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
+    ) as batcher:
+        batcher.update(Holder())
+
+
+def test_an_environment_may_not_change_the_actions_which_are_stored():
+    class Clips(CountingEnv):
+        def step(self, action):
+            action["action"].clamp_(0, 1)
+            return super().step(action)
+
+    with RL_Batcher(2, Rewriter, {}, lambda seed: Clips([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        with pytest.raises(ValueError, match="env.step: action/action: expected it to be left"):
+            batcher.execute()
+
+
 def test_an_environment_may_change_what_it_is_given():
     env_info = DictTensor({"option": torch.tensor([50])})
     with RL_Batcher(3, CountingAgent, {}, lambda seed: Fuel([9]), {}, 0, seeds=0) as batcher:
@@ -213,6 +307,24 @@ def test_what_is_changed_in_place_in_a_replay_is_refused(part):
         found, _ = batcher.get()
     with pytest.raises(ValueError, match="call_replay: observation/frame: expected it to be left"):
         replay_agent(Centred(part), found)
+
+
+class Decays(Rewriter):
+    def __call__(self, state, observation, agent_info, history=None):
+        agent_info["epsilon"].mul_(0.9)
+        return super().__call__(state, observation, agent_info, history)
+
+
+def test_information_that_is_changed_in_place_in_a_replay_is_refused():
+    info = DictTensor({"epsilon": torch.ones(1)})
+    with RL_Batcher(
+        2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0, agent_info=info
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        found, _ = batcher.get()
+    with pytest.raises(ValueError, match="call_replay: agent_info/epsilon: expected it to be left"):
+        replay_agent(Decays(), found)
 
 
 class Recalling(torch.nn.Module):

@@ -51,6 +51,8 @@ def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
         ({"n_processes": 1.0}, TypeError, "n_processes: expected an integer, got 1.0"),
         ({"n_processes": -1}, ValueError, "n_processes: expected at least 0, got -1"),
         ({"n_processes": 2, "seeds": [1, 2, 3]}, ValueError, "seeds: expected .* got 3"),
+        ({"agent_args": None}, TypeError, "agent_args: expected a dict of keyword arg.*, got None"),
+        ({"env_args": [1]}, TypeError, r"env_args: expected a dict of keyword .*, got \[1\]"),
         ({"seeds": -1}, ValueError, "seeds: expected an integer >= 0, got -1"),
         ({"agent_seeds": [1, 2]}, ValueError, "agent_seeds: expected 1 seeds, got 2"),
         ({"agent_seeds": -1}, ValueError, "agent_seeds: expected an integer >= 0, got -1"),

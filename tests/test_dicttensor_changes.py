@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch.dicttensor import DictTensor, TemporalDictTensor
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, KeyMismatchError, ShapeError
 from tests.containers import DTYPES, LENGTHS, NAMED, RARE_DTYPES, B, T, make, named, rows_in
 
@@ -205,3 +205,13 @@ def test_copy_takes_rows_of_any_integer_type():
     rows = torch.tensor([2, 0], dtype=torch.int32)
     steps.copy_(TemporalDictTensor({"a": torch.ones(3, 2)}, torch.tensor([1, 2, 1])), rows, rows)
     assert steps.lengths.tolist() == [1, 2, 1]
+
+
+def test_what_is_no_tensor_or_container_is_named():
+    rows, steps = DictTensor({"a": torch.zeros(2)}), TemporalDictTensor({"a": torch.zeros(2, 3)})
+    with pytest.raises(TypeError, match="^index: expected numbers of rows, got slice"):
+        rows.index(slice(0, 1))
+    with pytest.raises(TypeError, match="^source_indexes: expected a tensor, got list$"):
+        rows.copy_(rows, [0], [1])
+    with pytest.raises(TypeError, match="^info: expected a DictTensor, got a dict$"):
+        Trajectories({"a": torch.zeros(2)}, steps)

@@ -120,6 +120,9 @@ class EnvList:
             {key: column[number] for key, column in columns.items()} or None
             for number in range(self.n_envs)
         ]
+        for env, seed in zip(self.envs, self._seeds, strict=True):
+            if seed is not None:
+                _seed_actions(env, seed)
         frames = self.restart(range(self.n_envs))
         self._seeds = [None] * self.n_envs
         return frames
@@ -168,6 +171,13 @@ class EnvList:
         return {
             key: _stack(key, leaf, numbers, frames) for key, leaf in self.observation_leaves.items()
         }
+
+
+def _seed_actions(env: gymnasium.Env, seed: int) -> None:
+    """Seeds the action spaces of an environment and its wrappers, as `reset` does not."""
+    env.action_space.seed(seed)
+    if isinstance(env, gymnasium.Wrapper):
+        _seed_actions(env.env, seed)
 
 
 class Vector:

@@ -54,7 +54,7 @@ class VecEnv:
     - `last_action` [B, ...]: the action that led here; zeros after a reset.
     - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
 
-    What a call has returned is left alone by later calls.
+    What a call has returned is left alone by later calls, and so are the actions, which are stored.
 
     A class with `autoreset` on the CPU may also define `step_into(action, after, following)`: as
     `step`, but it writes the two observations into arrays [n_envs, ...] that it is given, one per
@@ -107,3 +107,14 @@ class VecEnv:
 
     def close(self) -> None:
         """Releases what the environments hold."""
+
+
+def steps_into(env: VecEnv) -> bool:
+    """Returns whether an environment has a `step_into` that does what its `step` does."""
+    # A class that has its own `step`, but inherits `step_into`, wants its `step` to be called.
+    for scope in (env, *type(env).__mro__):
+        if "step_into" in vars(scope):
+            return True
+        if "step" in vars(scope):
+            return False
+    return False

@@ -516,3 +516,47 @@ def test_a_default_device_is_not_that_of_the_check():
         assert check_env(GymEnv([CountingGym(length=2)], seed=0)).n_steps == 200
     finally:
         torch.set_default_device(None)
+
+
+class WritesInto(GymEnvInf):
+    """Has a `step_into` of its own that may be wrong, beside a `step` that is right."""
+
+    def __init__(self, fault):
+        super().__init__([CountingGym(length=3), CountingGym(length=4)], seed=0)
+        self.fault = fault
+
+    def step(self, action):
+        return super().step(action)
+
+    def step_into(self, action, after, following):
+        for arrays, (observation, _) in zip((after, following), self.step(action), strict=True):
+            for key, tensor in observation.items():
+                arrays[key][...] = tensor.numpy()
+        if self.fault == "follows":
+            following["frame"][...] = after["frame"]
+            following["initial_state"][...] = after["initial_state"]
+        if self.fault == "total":
+            after["episode_return"][...] = 7
+
+
+@pytest.mark.parametrize(
+    ("fault", "clause"),
+    [
+        ("follows", "both pairs have the same"),
+        ("total", "episode_return sums"),
+    ],
+)
+def test_what_is_written_into_arrays_is_looked_at_too(fault, clause):
+    check_env(WritesInto(None), n_steps=20)
+    with pytest.raises(EnvContractError, match=f"with step_into: step: {clause}"):
+        check_env(WritesInto(fault), n_steps=20)
+
+
+def test_rewards_of_both_signs_may_be_large():
+    class Trade(CountingGym):
+        def step(self, action):
+            frame, _, *ends = super().step(action)
+            return frame, 1e6 * self.np_random.normal(), *ends
+
+    for seed in range(5):
+        check_env(GymEnvInf([Trade(length=500)], seed), n_steps=500)

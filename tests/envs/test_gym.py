@@ -326,3 +326,19 @@ def test_options_that_an_environment_uses_up_are_whole_in_the_next_episode():
             (after, _), _ = env.step(DictTensor({"action": torch.tensor([0])}))
             ends.append(bool(after["terminated"]))
     assert ends == [False, False, True] * 2
+
+
+class Random(gymnasium.ActionWrapper):
+    def action(self, action):
+        return self.action_space.sample()
+
+
+def test_action_spaces_are_seeded_as_well():
+    def frames(seed):
+        env = GymEnvInf([gymnasium.wrappers.RecordEpisodeStatistics(Random(make_cartpole()))], seed)
+        env.reset()
+        action = DictTensor({"action": torch.zeros(1, dtype=torch.int64)})
+        return torch.stack([env.step(action)[0][0]["frame"] for _ in range(20)])
+
+    assert torch.equal(frames(1), frames(1))
+    assert not torch.equal(frames(1), frames(2))
