@@ -471,17 +471,28 @@ class NativeBatch(Batch):
 
         Raises:
             CallOrderError: A job is under way, or it is closed.
-            ValueError: `ale` has another game.
+            ValueError: `ale` has another game, or plays it in another mode or difficulty.
         """
         self.check_idle("from_ale")
         for number in ids:
-            md5, height = self.game_of[number].md5, self.game_of[number].height
-            state, screen = ale_state(ale, md5, (height, SCREEN_WIDTH))
+            game = self.game_of[number]
+            state, screen = ale_state(ale, game.md5, (game.height, SCREEN_WIDTH))
+            self._check_mode(game, ale.cloneState())
             pointer = screen.ctypes.data
             if self._library.rlb_batch_import(
-                self._handle, number, md5.encode(), state, len(state), pointer
+                self._handle, number, game.md5.encode(), state, len(state), pointer
             ):
-                raise ValueError(f"ale: expected {self.game_of[number].name}, got another game")
+                raise ValueError(f"ale: expected {game.name}, got another game")
+
+    def _check_mode(self, game: Game, state: Any) -> None:
+        mode = game.modes[0] if self.settings.mode is None else self.settings.mode
+        expected = mode, self.settings.difficulty or 0
+        found = state.getCurrentMode(), state.getDifficulty()
+        if found != expected:  # Its next episodes would be others than those of the rest.
+            raise ValueError(
+                f"ale: expected mode {expected[0]} and difficulty {expected[1]}, as of the "
+                f"environments, got mode {found[0]} and difficulty {found[1]}"
+            )
 
     def _check_open(self, where: str) -> None:
         if not self._free.alive:

@@ -146,7 +146,8 @@ class NativeOptions(ctypes.Structure):
 class GameSpec(ctypes.Structure):
     _fields_ = [
         ("config", ConsoleConfig),
-        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "n_actions")),
+        *((name, ctypes.c_int32) for name in ("default_mode", "mode", "difficulty", "has_fire")),
+        ("n_actions", ctypes.c_int32),
         ("actions", ctypes.c_int32 * 18),
         *((name, ctypes.c_int32) for name in ("n_timers", "most_acts", "n_left")),
         *((name, ctypes.c_int32 * _MOST_LEFT) for name in ("left_at", "left_bits")),
@@ -190,6 +191,7 @@ def game_spec(
         default_mode=game.modes[0],
         mode=game.modes[0] if settings.mode is None else settings.mode,
         difficulty=settings.difficulty or 0,
+        has_fire=1 in actions and 1 in game.legal_actions,
         n_actions=len(actions),
         actions=tuple(actions),
         n_timers=n_timers if is_default and (is_one or knows_all) else 0,

@@ -26,7 +26,7 @@ from rlbatch.errors import (
     ShapeError,
     as_present_device,
 )
-from rlbatch.seeding import derived_seed, env_seeds
+from rlbatch.seeding import Seed, derived_seed, env_seeds
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -53,7 +53,8 @@ class AtariEnv(VecEnv):
             in the first `reset`, after which the random streams go on, unless that brings seeds of
             its own. None: not reproducible.
         games: Instead of `game`: several, of which environment i plays number i modulo their
-            number. Then all actions of the console can be chosen.
+            number, where i goes on over the processes of a batcher. Then all actions of the console
+            can be chosen.
         options: Any of these; the names that ale-py has as well mean what they mean there.
 
             - `obs_type` ("pixels"): "pixels", "rgb" or "ram" [128].
@@ -122,6 +123,9 @@ class AtariEnv(VecEnv):
         settings = _settings(options)
         self._seeds = _seeds(seed, n_envs)
         chosen = [find_game(name) for name in _names(game, games)]
+        if isinstance(seed, Seed):  # The games go on in turn from those of the process before.
+            first = seed.process * n_envs % len(chosen)
+            chosen = chosen[first:] + chosen[:first]
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
             self._steps = DeviceSteps(chosen, n_envs, settings, self.device)
@@ -312,7 +316,8 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
-            ValueError: `ale` has another game, or `ids` has a number twice.
+            ValueError: `ale` has another game, or plays it in another mode or difficulty, or `ids`
+                has a number twice.
         """
         self._check_was_reset("from_ale")
         self._batch.from_ale(self._batch.ids_once(ids), ale)

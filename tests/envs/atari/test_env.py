@@ -646,3 +646,23 @@ def test_what_is_no_dicttensor_is_refused() -> None:
         env.step(DictTensor({"act": torch.zeros(2)}))
     with pytest.raises(ValueError, match="device: expected a device such as cuda:0, got 'gpu'"):
         AtariEnv("pong", 2, device="gpu")
+
+
+@pytest.mark.parametrize("game", ["skiing", "lost_luggage"])
+def test_a_game_without_fire_begins_without_it_beside_others(game: str) -> None:
+    """Though FIRE is among the actions of all."""
+    alone = AtariEnv(game, 1, seed=[7], noop_max=0)
+    mixed = AtariEnv(games=["pong", game], n_envs=2, seed=[5, 7], noop_max=0)
+    frames = [env.reset()[0]["frame"] for env in (alone, mixed)]
+    assert torch.equal(frames[0][0], frames[1][1])
+    found = [env._batch.results["episode_frame_number"].tolist() for env in (alone, mixed)]
+    assert found[1][1:] == found[0]
+
+
+def test_games_go_on_over_the_processes_of_a_batcher() -> None:
+    games = ["pong", "breakout", "qbert"]
+    seeds = [Seed(0, 7, process) for process in range(3)]
+    whole = AtariEnv(games=games, n_envs=12, seed=Seed(0, 7, 0))
+    parts = [AtariEnv(games=games, n_envs=4, seed=seed) for seed in seeds]
+    frames = [part.reset()[0]["frame"] for part in parts]
+    assert torch.equal(whole.reset()[0]["frame"], torch.cat(frames))

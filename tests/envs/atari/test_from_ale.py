@@ -133,3 +133,18 @@ def test_other_games_are_refused() -> None:
     env.reset()
     with pytest.raises(ValueError, match="breakout"):
         env.from_ale(new_ale("pong"))
+
+
+def test_a_console_in_another_mode_is_refused() -> None:
+    """In some games later episodes would be in its mode, in others in the environment's."""
+    ale = new_ale("freeway")
+    ale.setMode(3)
+    ale.reset_game()
+    env = AtariEnv("freeway", 1, seed=0)
+    env.reset()
+    with pytest.raises(ValueError, match="ale: expected mode 0 and difficulty 0, .* got mode 3"):
+        env.from_ale(ale)
+    env = AtariEnv("freeway", 1, seed=0, mode=3)
+    env.reset()
+    env.from_ale(ale)
+    assert (env.get_ram([0]).numpy() == ale.getRAM()).all()

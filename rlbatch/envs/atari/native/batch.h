@@ -60,7 +60,7 @@ constexpr s32 kMostHeld = 4;
 // A game as a batch plays it.
 struct GameSpec {
   Config config;
-  s32 default_mode, mode, difficulty, n_actions;
+  s32 default_mode, mode, difficulty, has_fire, n_actions;
   s32 actions[18];
   s32 n_timers;   // Of which the state after a reset depends; 0 if also on what was played.
   s32 most_acts;  // After a reset, of which all that is said here is true.
@@ -141,13 +141,6 @@ struct Environment {
     return static_cast<s32>(product >> 32);
   }
 
-  RLB_FN bool has_fire() const {
-    for (s32 i = 0; i < game.n_actions; ++i) {
-      if (game.actions[i] == 1) return true;
-    }
-    return false;
-  }
-
   // Loads the cartridge, as a reset with a seed does. Mode and difficulty are chosen after that.
   RLB_FN void load(u32 value) {
     seed(noops, value);
@@ -158,7 +151,7 @@ struct Environment {
 
   RLB_FN void reset() {
     const s32 n_noops = draw_noops();
-    const bool fires = options.fire_reset && has_fire();
+    const bool fires = options.fire_reset && game.has_fire;
     const s32 n_acts = fires && n_noops < 1 ? 1 : n_noops;
     emulate_rest(fires, is_reset_known() ? resume(n_acts) : -1, n_acts);
     begin_episode();

@@ -298,7 +298,7 @@ struct HostBatch {
     std::vector<Slot> ends = ends_of_resets(game, found);
     if (ends.empty()) return;
     const s32 n_ends = static_cast<s32>(ends.size());
-    const bool fires = options.fire_reset && environment(ends[0], own_scratch).has_fire();
+    const bool fires = options.fire_reset && games[static_cast<size_t>(game)].has_fire;
     const bool is_chance = fires && options.repeat_probability > 0;
     found.n_holds = is_chance ? kMostHeld + 1 : 1;
     for (s32 i = n_ends; i < found.n_holds * n_ends; ++i) ends.push_back(ends[static_cast<size_t>(i - n_ends)]);
