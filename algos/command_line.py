@@ -68,8 +68,8 @@ class RunConfig:
     runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
     checkpoint_every: int = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
-    log-every. Environments that reset themselves begin anew there: no episode of a2c and dqn is
-    longer, in training, than this many times n-timesteps."""
+    log-every. Environments that reset themselves begin anew there: no episode of a2c is longer, in
+    training, than this many times n-timesteps / n-groups."""
     log_every: int = 1
     """Iterations that a row of the log is about."""
     track: bool = False
@@ -127,9 +127,9 @@ class RunConfig:
         return self.evaluation_processes
 
     @property
-    def updates_per_iteration(self) -> int:
-        """Of the weights."""
-        return 1
+    def longest_episode(self) -> float:
+        """Steps after which an episode is cut in training, whatever the environment's own limit."""
+        return float("inf")
 
     @property
     def frames_per_step(self) -> int:

@@ -11,11 +11,13 @@ evaluation never sees an episode of the training.
 
 from __future__ import annotations
 
+import functools
 import re
 from enum import IntEnum
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
@@ -90,7 +92,7 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
     return DeviceEnv(env, from_device="cpu", to_device=device)
 
 
-_ATARI_ID = re.compile(r"ALE/\w+-v5|\w+NoFrameskip-v4")
+_ATARI_ID = re.compile(r"(ale_py:)?(ALE/\w+-v5|\w+NoFrameskip-v4)")
 
 
 def is_atari(env_id: str) -> bool:
@@ -118,8 +120,9 @@ def create_atari(
         seed: Used where a reset brings none.
         options: More of `AtariEnv`.
     """
-    sticky = 0.25 if env_id.startswith("ALE/") else 0.0
-    return AtariEnv(env_id, n_envs, device, seed, repeat_action_probability=sticky, **options)
+    name = env_id.removeprefix("ale_py:")
+    sticky = 0.25 if name.startswith("ALE/") else 0.0
+    return AtariEnv(name, n_envs, device, seed, repeat_action_probability=sticky, **options)
 
 
 def whole_episodes_ended(steps: TemporalDictTensor) -> torch.Tensor:
@@ -207,22 +210,55 @@ MOST_STEPS = 27_000
 
 
 def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
-    """Makes one environment with observations [n] and, where they are real, clipped actions.
+    """Makes one environment with observations as below and, where they are real, clipped actions.
+
+    Images of bytes, [height, width, 1 to 4], come as [1 to 4, height, width], where they are not
+    such stacks already; all else is flattened to [n].
 
     Args:
         env_id: As registered with Gymnasium, or `module:id`.
         ends: Whether an episode is cut after `MOST_STEPS`, where the environment has no limit of
             its own.
         options: More of `gymnasium.make`.
+
+    Raises:
+        ValueError: Observations are bytes of more dimensions than an image has.
     """
     env = gymnasium.make(env_id, disable_env_checker=True, **options)
     if ends and env.spec.max_episode_steps is None:
         env = gymnasium.wrappers.TimeLimit(env, MOST_STEPS)
-    if not isinstance(env.observation_space, spaces.Box) or len(env.observation_space.shape) != 1:
-        env = gymnasium.wrappers.FlattenObservation(env)
+    env = _as_vector_or_stack(env_id, env)
     if isinstance(env.action_space, spaces.Box):
         env = gymnasium.wrappers.ClipAction(env)
     return SeedInOptions(env)
+
+
+_LEAST_SIDE = 36  # Of an image that the convolutions of algos/networks.py can look at.
+
+
+def _as_vector_or_stack(env_id: str, env: gymnasium.Env) -> gymnasium.Env:
+    """Wraps an environment so that it observes what networks take, see `make_gym`.
+
+    Raises:
+        ValueError: Nothing there is makes that of it.
+    """
+    space = env.observation_space
+    shape = space.shape if isinstance(space, spaces.Box) else ()
+    if len(shape) == 1:
+        return env
+    if not shape or space.dtype != np.uint8 or max(shape) < _LEAST_SIDE:
+        return gymnasium.wrappers.FlattenObservation(env)
+    if len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE:
+        return env
+    if len(shape) == 3 and min(shape[:2]) >= _LEAST_SIDE and shape[2] <= 4:
+        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+        turned = spaces.Box(low, high, dtype=np.uint8)
+        turn = functools.partial(np.moveaxis, source=-1, destination=0)
+        return gymnasium.wrappers.TransformObservation(env, turn, turned)
+    raise ValueError(
+        "env_id: expected vectors, or images [height, width, 1 to 4] or [k, height, width] of at "
+        f"least {_LEAST_SIDE} by {_LEAST_SIDE} bytes, got {env_id} with {space}"
+    )
 
 
 class SeedInOptions(gymnasium.Wrapper):
@@ -248,10 +284,17 @@ class SeedInOptions(gymnasium.Wrapper):
 
 
 def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:
-    """Returns the space of observations, [n] or [stack, height, width], and that of actions."""
+    """Returns the space of observations, [n] or [k, height, width], and that of actions."""
     env = create_atari(env_id, 1, "cpu", 0) if is_atari(env_id) else make_gym(env_id)
     env.close()
     return env.observation_space, env.action_space
+
+
+def longest_episode(env_id: str) -> float:
+    """Returns after how many steps an environment truncates an episode; infinite if it does not."""
+    if is_atari(env_id):
+        return MOST_STEPS
+    return _spec_of(env_id).max_episode_steps or float("inf")
 
 
 def time_limit(env_id: str) -> int:

@@ -18,15 +18,20 @@ class Table:
     Args:
         path: The file. What it holds after `step` is dropped: a run that is resumed does it again.
         step: Where the run starts, in environment steps; 0 drops all.
+        n_rows: How many of the rows are kept; None for all of them.
+
+    Attributes:
+        n_rows: How many rows there are.
     """
 
-    def __init__(self, path: Path, step: int):
+    def __init__(self, path: Path, step: int, n_rows: int | None = None):
         rows = [row for row in read_table(path) if int(row["step"]) <= step] if step else []
+        self.n_rows = 0
         unfinished = path.with_suffix(".tmp")  # A full disk must not cost what there is.
         self._file = unfinished.open("w", newline="")
         self._writer: csv.DictWriter | None = None
         try:
-            for row in rows:
+            for row in rows[:n_rows]:
                 self.write(row)
         except BaseException:
             self._file.close()
@@ -40,6 +45,7 @@ class Table:
             self._writer.writeheader()
         self._writer.writerow(row)
         self._file.flush()
+        self.n_rows += 1
 
     def close(self) -> None:
         """Closes the file."""
@@ -63,7 +69,7 @@ class Log:
         folder: The run's.
         total_steps: Where the progress bar ends, in environment steps.
         step: Where the run starts: 0, or where it is resumed.
-        kept: Up to which step a table's rows are kept, by its name, where it is not `step`.
+        kept: How many rows are kept of a table, by its name, where not all are up to that step.
         track: Whether what goes to TensorBoard goes to Weights & Biases as well.
 
     Raises:
@@ -106,13 +112,20 @@ class Log:
             seconds: Since the run began.
             figures: By name, `group/name`; the same names each time.
         """
-        if table not in self._tables:
-            kept = self._kept.get(table, self._start)
-            self._tables[table] = Table(self._folder / f"{table}.csv", kept)
         figures = {name: float(figure) for name, figure in figures.items()}
-        self._tables[table].write({"step": step, "seconds": round(seconds, 3), **figures})
+        self._table(table).write({"step": step, "seconds": round(seconds, 3), **figures})
         for name, figure in figures.items():
             self._writer.add_scalar(name, figure, step)
+
+    def n_rows(self, table: str) -> int:
+        """Returns how many rows a table has."""
+        return self._table(table).n_rows
+
+    def _table(self, name: str) -> Table:
+        if name not in self._tables:
+            path = self._folder / f"{name}.csv"
+            self._tables[name] = Table(path, self._start, self._kept.get(name))
+        return self._tables[name]
 
     def show(self, step: int, **fields: str) -> None:
         """Updates the live line: `latest` return in training, `score` of evaluations, `speed`."""

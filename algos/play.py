@@ -23,18 +23,20 @@ class Options:
     """The film; .mp4 or .gif."""
     seed: int = 0
     """Of the episode."""
-    stochastic: bool = True
-    """Whether the agent draws its actions, or takes the likeliest."""
+    stochastic: bool | None = None
+    """Whether the agent draws its actions, or takes the likeliest; None for as in the run's
+    evaluations."""
 
 
 def play(options: Options) -> float:
     """Plays an episode, and returns its return."""
     content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
-    agent = algorithm.new_agent(algorithm.Config(**content["config"]))(device="cpu")
+    config = algorithm.Config(**content["config"])
+    agent = algorithm.new_agent(config)(device="cpu")
     agent.update(content["model"])
-    env_id = content["env_id"]
-    return record_episode(options.output, agent, env_id, options.seed, options.stochastic)
+    draws = not config.greedy_evaluation if options.stochastic is None else options.stochastic
+    return record_episode(options.output, agent, content["env_id"], options.seed, draws)
 
 
 if __name__ == "__main__":

@@ -25,12 +25,12 @@ import rlbatch
 from algos import checkpoints
 from algos.command_line import RunConfig
 from algos.curves import draw_curve
-from algos.environments import Episodes, whole_episodes_ended
+from algos.environments import Episodes, longest_episode, whole_episodes_ended
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log
 from algos.reproducibility import get_generators, set_generators
-from algos.videos import record_episode
+from algos.videos import check_can_draw, record_episode
 from rlbatch import RL_Agent, TemporalDictTensor
 
 
@@ -76,7 +76,7 @@ class Run:
 
     Raises:
         ValueError: The run to be resumed was in another environment, or its checkpoint lacks one of
-            `others`.
+            `others`; or an environment that is to be filmed cannot draw itself.
         FileExistsError, NotADirectoryError, RuntimeError: See `folders`.
     """
 
@@ -94,27 +94,32 @@ class Run:
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
+        self._n_updates = 0
+        self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
         if config.resume:
             self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
+        if config.capture_video:  # Now, not after the training.
+            check_can_draw(config.env_id)
         self._first_iteration = self.iteration
         self._target = config.target
         self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
         self._final: tuple[int, Score] | None = None
         self._latest = "-"
-        # The score of an evaluation that is under way may have been written, and comes again.
-        kept = {"evaluation": self._under_way["n_steps"] - 1} if self._under_way else {}
         self._create_agent = create_agent
         with ExitStack() as opened:  # Closes them where one of them fails.
             self.folder = opened.enter_context(open_folder(algorithm, config))
             opened.callback(self._forget_unless_begun)
-            self._log = Log(self.folder, config.total_steps, self.n_steps, kept, config.track)
+            self._log = Log(
+                self.folder, config.total_steps, self.n_steps, self._n_rows, config.track
+            )
             opened.callback(self._log.close)
             self._evaluation = Evaluation(config, create_agent)
             opened.callback(self._evaluation.close)
             if self._under_way:
                 self._start_evaluation()
             self._opened = opened.pop_all()
+        self._tell_of_cuts()
         self._started = time.perf_counter()
 
     @property
@@ -138,14 +143,21 @@ class Run:
         """Whether the iteration that is under way is the last one of a segment."""
         return (self.iteration + 1) % self.config.checkpoint_every == 0
 
-    def report(self, steps: TemporalDictTensor, figures: Mapping[str, float | Tensor]) -> None:
-        """Counts an update, logs it, and evaluates and saves when it is time.
+    def report(
+        self,
+        steps: TemporalDictTensor,
+        figures: Mapping[str, float | Tensor],
+        n_updates: int = 1,
+    ) -> None:
+        """Counts an iteration, logs it, and evaluates and saves when it is time.
 
         Args:
-            steps: [B, T, ...], what was acquired since the last update.
+            steps: [B, T, ...], what was acquired since the last one.
             figures: To log beside returns and speed, by names such as `losses/policy`.
+            n_updates: Of the weights.
         """
         self.iteration += 1
+        self._n_updates += n_updates
         self.n_steps += int(steps.lengths.sum())
         self._averages.add(steps, figures)
         if self.iteration % self.config.log_every == 0:
@@ -182,12 +194,20 @@ class Run:
         if not (self.iteration or self.config.resume):
             (self.folder / "config.json").unlink(missing_ok=True)
 
+    def _tell_of_cuts(self) -> None:
+        longest = self.config.longest_episode
+        if longest < longest_episode(self.config.env_id):
+            self._log.say(
+                f"in training episodes are cut after {longest:,} steps, at checkpoints, and only "
+                "those that end before have returns; see --checkpoint-every"
+            )
+
     def _write_row(self) -> None:
         seconds = self.seconds
         speed = {
             "charts/SPS": self.n_steps / seconds,
             "charts/raw_FPS": self.n_steps * self.config.frames_per_step / seconds,
-            "charts/UPS": self.iteration * self.config.updates_per_iteration / seconds,
+            "charts/UPS": self._n_updates / seconds,
         }
         charts, figures = self._averages.take()
         self._log.write("training", self.n_steps, seconds, {**charts, **speed, **figures})
@@ -205,7 +225,8 @@ class Run:
         agent = self._create_agent(device="cpu")
         agent.update(self._model.state_dict())
         path = self.folder / "episode.mp4"
-        found = record_episode(path, agent, self.config.env_id, self.config.seed)
+        draws = not self.config.greedy_evaluation
+        found = record_episode(path, agent, self.config.env_id, self.config.seed, draws)
         self._log.say(f"{path}: an episode of {found:.1f}")
 
     def _evaluate(self) -> None:
@@ -261,6 +282,8 @@ class Run:
             "others": {name: other.state_dict() for name, other in self._others.items()},
             "generators": get_generators(),
             "evaluation": self._under_way,
+            "n_rows": {"evaluation": self._log.n_rows("evaluation")},
+            "n_updates": self._n_updates,
             "iteration": self.iteration,
             "n_steps": self.n_steps,
             "seconds": self.seconds,
@@ -278,7 +301,8 @@ class Run:
                 raise ValueError(f"resume: expected a checkpoint with the {name}, got one without")
             other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
-        self._under_way = content.get("evaluation")
+        self._under_way = content["evaluation"]
+        self._n_rows, self._n_updates = content["n_rows"], content["n_updates"]
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds = content["seconds"]
 

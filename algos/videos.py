@@ -43,6 +43,24 @@ def record_episode(
     return after["episode_return"].item()
 
 
+def check_can_draw(env_id: str) -> None:
+    """Checks that episodes can be filmed.
+
+    Raises:
+        ValueError: The environment cannot draw itself.
+    """
+    if is_atari(env_id):
+        return
+    env = make_gym(env_id)
+    env.close()
+    modes = env.metadata.get("render_modes", [])
+    if "rgb_array" not in modes:
+        raise ValueError(
+            f"env_id: expected an environment that can draw itself, with the render mode "
+            f"rgb_array, got {env_id} with {modes}"
+        )
+
+
 def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], float]:
     """Returns one environment, what shows its picture [height, width, 3], and pictures/s."""
     if is_atari(env_id):

@@ -365,5 +365,9 @@ def main(config: Config) -> None:
 
 if __name__ == "__main__":
     chosen = tyro.cli(Config, description=__doc__)
+    if not torch.cuda.is_available():
+        raise SystemExit(
+            f"device: expected {chosen.device}, got a machine on which PyTorch finds none"
+        )
     with torch.cuda.device(chosen.device):  # CUDA graphs are of the current one.
         main(chosen)

@@ -55,7 +55,8 @@ def check_library() -> Finding:
         load_library()
         return Finding(True, str(build.host_library()))
     except build.BuildError as error:
-        return Finding(False, str(error), "apt install g++, or conda install cxx-compiler")
+        remedy = "apt install g++, or conda install cxx-compiler"
+        return Finding(False, str(error), _remedy(error, remedy))
 
 
 def check_roms() -> Finding:
@@ -93,7 +94,7 @@ def check_compiler() -> Finding:
             architecture = build.architecture_of(as_device("cuda"))
         path = build.cubin_path(build.defines(find_game("pong")), architecture)
     except build.BuildError as error:
-        return Finding(_needed(), str(error), _CUDA_EXTRA)
+        return Finding(_needed(), str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"{architecture}: {path}")
 
 
@@ -104,7 +105,7 @@ def check_kernels() -> Finding:
     try:
         build.device_kernels([find_game("pong")], as_device("cuda"))
     except build.BuildError as error:
-        return Finding(False, str(error), _CUDA_EXTRA)
+        return Finding(False, str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, "they start")
 
 
@@ -152,6 +153,11 @@ def _paragraph(name: str, finding: Finding) -> str:
     if finding.is_fine is not True and finding.remedy:
         more.append(f"-> {finding.remedy}")
     return "\n".join([f"{name:14} {word:8} {first}", *(f"{'':24}{line}" for line in more)]) + "\n"
+
+
+def _remedy(error: build.BuildError, usual: str) -> str:
+    is_folder = isinstance(error, build.CacheError)
+    return "export XDG_CACHE_HOME=/a/folder/of/yours" if is_folder else usual
 
 
 def _needed() -> bool | None:

@@ -58,6 +58,22 @@ def test_a_driver_that_is_too_old_for_the_kernels(monkeypatch, capsys) -> None:
     assert "-> pip install 'rlbatch[cuda13]'" in printed
 
 
+def test_a_folder_that_cannot_be_written_is_no_missing_compiler(monkeypatch, capsys, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(build, "packaged_library", lambda: None)
+    load_library.cache_clear()
+    try:
+        assert doctor.main() == 1
+    finally:
+        load_library.cache_clear()
+    printed = capsys.readouterr().out
+    assert "Atari library  MISSING" in printed
+    assert "-> export XDG_CACHE_HOME=" in printed
+    assert "g++" not in printed
+    assert "rlbatch[cuda13]" not in printed
+
+
 def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)

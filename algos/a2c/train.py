@@ -111,6 +111,11 @@ class Config(RunConfig):
         if self.asynchronous and not self.n_processes:
             raise ValueError("n_processes: expected 1 or more for asynchronous, got 0")
 
+    @property
+    def longest_episode(self) -> float:
+        """Steps after which an episode is cut in training."""
+        return self.checkpoint_every * self.n_timesteps // self.n_groups
+
 
 def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tensor, dict]:
     """Returns the loss of a batch of trajectories, a mean over their steps, and its parts."""

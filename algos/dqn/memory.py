@@ -38,12 +38,14 @@ class ReplayMemory:
     Args:
         capacity: Entries, over all environments; rounded down to the same number for each.
         n_envs: How many environments.
-        observation_space: Of shape [n], or [stack, ...] uint8, of which the newest frame is kept.
+        observation_space: Of one environment.
         n_steps: n, the steps of a transition.
         discount: Per step.
         priority_exponent: Transitions are drawn with a probability proportional to their priority
             to this power; 0 draws all alike.
         device: Where the memory is.
+        stack: Of how many frames an observation [stack, ...] is, of which the newest is kept; 1
+            keeps observations as they are.
 
     Raises:
         ValueError: There is not room for one transition per environment.
@@ -58,9 +60,9 @@ class ReplayMemory:
         discount: float = 0.99,
         priority_exponent: float = 0.0,
         device: DeviceLike = "cpu",
+        stack: int = 1,
     ):
-        self._is_stacked = len(observation_space.shape) > 1
-        self._stack = observation_space.shape[0] if self._is_stacked else 1
+        self._is_stacked, self._stack = stack > 1, stack
         self._size, self._n_envs = capacity // n_envs, n_envs
         self._n_steps, self._discount = n_steps, discount
         self._exponent, self._device = priority_exponent, torch.device(device)

@@ -27,6 +27,7 @@ from algos.environments import (
     create_env,
     episode_infos,
     frame_statistics,
+    is_atari,
     spaces_of,
 )
 from algos.evaluation import evaluate
@@ -74,6 +75,10 @@ class Config(RunConfig):
         *("last_epsilon", "evaluation_epsilon", "priority_exponent", "priority_correction"),
     )
 
+    checkpoint_every: int = 150
+    """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
+    log-every. Environments begin anew there: no episode is longer, in training, than this many
+    times n-timesteps."""
     n_timesteps: int = 4
     """Steps that are acquired in each environment before updates."""
     n_updates: int = 16
@@ -134,9 +139,9 @@ class Config(RunConfig):
             )
 
     @property
-    def updates_per_iteration(self) -> int:
-        """Of the weights."""
-        return self.n_updates
+    def longest_episode(self) -> float:
+        """Steps after which an episode is cut in training."""
+        return self.checkpoint_every * self.n_timesteps
 
 
 def loss(
@@ -197,14 +202,16 @@ def new_agent(config: Config) -> partial[Agent]:
 
 def new_memory(config: Config) -> ReplayMemory:
     """Returns the memory of a run, and says how much it takes before it takes it."""
+    space = spaces_of(config.env_id)[0]
     memory = ReplayMemory(
         config.memory_capacity,
         config.n_envs,
-        spaces_of(config.env_id)[0],
+        space,
         config.n_steps,
         config.discount,
         config.priority_exponent if config.prioritised else 0.0,
         config.memory_device,
+        stack=space.shape[0] if is_atari(config.env_id) else 1,
     )
     print(f"replay memory: {memory.n_bytes() / 1e6:,.1f} MB on {config.memory_device}")
     memory.allocate()
@@ -259,9 +266,9 @@ def train(config: Config) -> Result:
             # Learn
             if run.iteration % config.target_every == 0:
                 target_model.load_state_dict(agent.model.state_dict())
-            is_ready = memory.n_entries() >= config.learning_starts
+            n_updates = config.n_updates if memory.n_entries() >= config.learning_starts else 0
             figures = {"losses/value": 0.0, "charts/epsilon": epsilon_at(run.n_steps, config)}
-            for _ in range(config.n_updates if is_ready else 0):
+            for _ in range(n_updates):
                 batch = memory.sample(config.batch_size).to(config.device)
                 weight = correction(batch, run.n_steps / config.total_steps, config)
                 total_loss, error = loss(agent.model, target_model, batch, weight, config.double)
@@ -274,7 +281,7 @@ def train(config: Config) -> Result:
                 figures["losses/value"] = total_loss.detach()
 
             # Report
-            run.report(trajectories.trajectories, figures)
+            run.report(trajectories.trajectories, figures, n_updates)
         return run.finish()
 
 

@@ -138,7 +138,8 @@ class Tape:
 def test_draws_are_transitions_that_were_seen(space, n_steps, priority_exponent, n_timesteps):
     torch.manual_seed(0)
     capacity = 17 * N_ENVS
-    memory = ReplayMemory(capacity, N_ENVS, space, n_steps, 0.5, priority_exponent)
+    stack = space.shape[0] if space is STACKED else 1
+    memory = ReplayMemory(capacity, N_ENVS, space, n_steps, 0.5, priority_exponent, stack=stack)
     memory.allocate()
     tape = Tape(0, space)
     newest = set()
@@ -216,9 +217,9 @@ def test_a_cut_ends_what_is_under_way_and_keeps_its_value():
 
 def test_a_million_atari_frames_take_7_2_gb_at_most(capsys):
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
-    memory = ReplayMemory(1_000_000, 16, space, n_steps=3, priority_exponent=0.5)
+    memory = ReplayMemory(1_000_000, 16, space, n_steps=3, priority_exponent=0.5, stack=4)
     assert 84 * 84 * 1_000_000 < memory.n_bytes() <= 7.2e9
-    memory = ReplayMemory(1000, 8, space)
+    memory = ReplayMemory(1000, 8, space, stack=4)
     memory.allocate()
     entries = memory.state_dict()["entries"].values()
     assert sum(tensor.nbytes for tensor in entries) == memory.n_bytes()
@@ -226,8 +227,8 @@ def test_a_million_atari_frames_take_7_2_gb_at_most(capsys):
 
 def test_refuses_a_memory_without_room_or_transitions():
     with pytest.raises(ValueError, match="capacity: expected at least 15, got 14"):
-        ReplayMemory(14, N_ENVS, STACKED, n_steps=2)
-    memory = ReplayMemory(60, N_ENVS, STACKED, n_steps=2)
+        ReplayMemory(14, N_ENVS, STACKED, n_steps=2, stack=3)
+    memory = ReplayMemory(60, N_ENVS, STACKED, n_steps=2, stack=3)
     memory.allocate()
     memory.add(Tape(0, STACKED).steps(1))
     with pytest.raises(ValueError, match="sample: expected transitions of every environment"):
@@ -246,7 +247,7 @@ def test_refuses_a_memory_without_room_or_transitions():
 def test_stacks_are_those_that_an_atari_agent_saw():
     torch.manual_seed(0)
     env = create_atari("BreakoutNoFrameskip-v4", 2, "cpu", 0)
-    memory = ReplayMemory(2 * 400, 2, env.observation_space)
+    memory = ReplayMemory(2 * 400, 2, env.observation_space, stack=4)
     memory.allocate()
     observation, _ = env.reset()
     seen, n_ended = [], 0
@@ -566,4 +567,5 @@ def test_the_seed_and_the_choice_of_actions_reach_a_film(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr("algos.play.record_episode", lambda *given: asked.append(given) or 0.0)
     play(Options(str(tmp_path), tmp_path / "a.mp4", seed=7, stochastic=False))
-    assert asked[0][3:] == (7, False)
+    play(Options(str(tmp_path), tmp_path / "a.mp4"))  # As in the run's evaluations.
+    assert [given[3:] for given in asked] == [(7, False), (0, False)]

@@ -262,7 +262,7 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path, capsys
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert content.keys() == {
         *("algorithm", "env_id", "rlbatch_version", "config", "model", "optimizer", "generators"),
-        *("others", "evaluation", "iteration", "n_steps", "seconds"),
+        *("others", "evaluation", "n_rows", "n_updates", "iteration", "n_steps", "seconds"),
     }
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
     again = evaluate(config, "reinforce", lambda device: create_agent(TWO_STATES, 8, device))

@@ -1,6 +1,7 @@
 """The parts that the examples share."""
 
 import ast
+import contextlib
 import dataclasses
 import importlib.util
 import inspect
@@ -9,7 +10,7 @@ import math
 import random
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -35,6 +36,7 @@ from algos.environments import (
     episode_infos,
     frames_per_step,
     is_atari,
+    longest_episode,
     make_gym,
     reward_threshold,
     spaces_of,
@@ -44,10 +46,11 @@ from algos.environments import (
 from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log, Table, read_table
+from algos.networks import NatureCNN
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
 from algos.run import Averages, Run
-from algos.videos import record_episode
+from algos.videos import check_can_draw, record_episode
 from rlbatch import CallOrderError, DictTensor, RL_Agent, RL_Batcher, TemporalDictTensor
 from rlbatch.envs import GymEnvInf
 from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
@@ -193,6 +196,54 @@ def test_observations_are_flat_and_real_actions_are_clipped():
     assert torch.equal(within["frame"], beyond["frame"])
 
 
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((40, 36, 3), (3, 40, 36)),
+        ((4, 36, 40), (4, 36, 40)),
+        ((7, 7, 3), (147,)),
+        ((3, 4), (12,)),
+    ],
+)
+def test_images_come_as_the_networks_take_them(shape, expected):
+    with registered_images(shape) as env_id:
+        space, _ = spaces_of(env_id)
+        assert (space.shape, space.dtype) == (expected, np.uint8)
+        (observation, _) = create_env(env_id, 2, "cpu", seed=0).reset()
+        image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
+        turned = np.moveaxis(image, -1, 0) if shape[-1] == 3 and len(expected) > 1 else image
+        assert (observation["frame"].numpy() == turned.reshape(expected)).all()
+        for module in (a2c, dqn) if len(expected) == 3 else ():
+            model = module.Model(*spaces_of(env_id), hidden_size=8)
+            assert isinstance(model.encoder, NatureCNN)
+
+
+def test_images_that_no_network_takes_are_named():
+    with registered_images((4, 40, 40, 3)) as env_id:
+        with pytest.raises(ValueError, match="env_id: expected vectors, .* got Images-v0"):
+            spaces_of(env_id)
+
+
+@contextlib.contextmanager
+def registered_images(shape: tuple[int, ...]) -> Iterator[str]:
+    class Images(gymnasium.Env):
+        observation_space = spaces.Box(0, 255, shape, np.uint8)
+        action_space = spaces.Discrete(2)
+        image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
+
+        def reset(self, *, seed=None, options=None):
+            return self.image, {}
+
+        def step(self, action):
+            return self.image, 0.0, True, False, {}
+
+    gymnasium.register("Images-v0", Images, max_episode_steps=9)
+    try:
+        yield "Images-v0"
+    finally:
+        del gymnasium.registry["Images-v0"]
+
+
 def test_an_environment_can_look_as_if_it_were_elsewhere():
     observation, running = create_env(TWO_STATES, 3, "meta", seed=0).reset()
     assert observation.device() == running.device == torch.device("meta")
@@ -204,10 +255,23 @@ def test_facts_about_an_environment():
     assert reward_threshold(COUNTDOWN) is None
     with pytest.raises(ValueError, match="expected an environment registered with max_episode_ste"):
         time_limit(ENDLESS)
+    found = [longest_episode(env_id) for env_id in ("CartPole-v1", ENDLESS, "ALE/Pong-v5")]
+    assert found == [500, math.inf, 27_000]
+
+
+def test_what_can_not_draw_itself_is_named_before_the_training():
+    check_can_draw("CartPole-v1")
+    check_can_draw("pong")
+    with pytest.raises(ValueError, match="env_id: expected an environment that can draw itself"):
+        check_can_draw(COUNTDOWN)
+    config = countdown(capture_video=True, n_processes=0)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="can draw itself"):
+        Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
 
 
 def test_an_atari_game_is_told_by_its_id():
-    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4", "ms_pacman"):
+    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4", "ms_pacman", "ale_py:ALE/Pong-v5"):
         assert is_atari(env_id)
         assert (reward_threshold(env_id), frames_per_step(env_id)) == (None, 4)
     for env_id in ("CartPole-v1", TWO_STATES, "ALE/Pong-v4", "x:PongNoFrameskip-v4"):
@@ -419,6 +483,10 @@ def test_a_table_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
         ("20", "2.0"),
         ("25", "2.5"),
     ]
+    table = Table(path, step=25, n_rows=2)
+    assert table.n_rows == 2
+    table.close()
+    assert [row["step"] for row in read_table(path)] == ["10", "20"]
     Table(path, step=0).close()
     assert read_table(path) == []
 
@@ -727,6 +795,49 @@ def resumed(tmp_path) -> Callable[..., Run]:
     return create
 
 
+def test_scores_at_the_step_of_one_under_way_are_kept(tmp_path, scripted_run):
+    """An evaluation that misses a target is followed by one of the same weights."""
+    run, _ = scripted_run({2: 11, 4: 12}, {4: 9})
+    with run:
+        for _ in range(4):
+            run.report(one_step(), {"losses/x": 0.0})
+        run._save()
+        rows = read_table(tmp_path / "evaluation.csv")
+        assert [row["step"] for row in rows] == ["4", "8"]
+        run._take_score()  # After the checkpoint: it comes again.
+    run, _ = scripted_run({4: 12, 6: 9}, {6: 13}, resume=str(tmp_path), checkpoint_dir=None)
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        run.finish()
+    rows = read_table(tmp_path / "evaluation.csv")
+    found = [(int(row["step"]), float(row["evaluation/return_mean"])) for row in rows]
+    assert found == [(4, 11), (8, 9), (8, 12), (12, 13)]
+
+
+@pytest.mark.parametrize(("n_steps", "is_cut"), [(7, True), (8, False)])
+def test_a_run_says_where_episodes_are_cut(tmp_path, capsys, n_steps, is_cut):
+    class Cut(RunConfig):
+        longest_episode = n_steps
+
+    config = Cut(env_id=TWO_STATES, n_processes=0, checkpoint_dir=str(tmp_path))
+    model = torch.nn.Linear(1, 1)
+    with Run("x", config, model, torch.optim.Adam(model.parameters()), Constant):
+        pass
+    assert ("episodes are cut after 7 steps" in capsys.readouterr().out) == is_cut
+
+
+def test_updates_are_counted_that_were_made(scripted_run):
+    run, _ = scripted_run({2: 1}, {})
+    with run:
+        for n_updates in (0, 3):
+            run.report(one_step(), {"losses/x": 0.0}, n_updates)
+        rows = read_table(run.folder / "training.csv")
+        assert float(rows[0]["charts/UPS"]) == 0
+        updates, steps = (float(rows[1][name]) for name in ("charts/UPS", "charts/SPS"))
+        assert updates / steps == pytest.approx(3 / run.n_steps)
+
+
 def test_a_step_size_that_is_given_holds_in_a_run_that_is_resumed(resumed):
     with resumed() as run:
         assert run.n_steps == 2
@@ -804,12 +915,13 @@ class Scripted:
 
 @pytest.fixture
 def scripted_run(tmp_path, monkeypatch) -> Callable[..., tuple[Run, Scripted]]:
-    def create(running: dict[int, float], final: dict[int, float]) -> tuple[Run, Scripted]:
+    def create(
+        running: dict[int, float], final: dict[int, float], **options: Any
+    ) -> tuple[Run, Scripted]:
         evaluation = Scripted(running, final)
         monkeypatch.setattr("algos.run.Evaluation", lambda *_: evaluation)
-        config = countdown(
-            checkpoint_dir=str(tmp_path), target_return=10.0, evaluate_every=2, total_steps=12
-        )
+        usual = {"checkpoint_dir": str(tmp_path), "target_return": 10.0, "evaluate_every": 2}
+        config = countdown(**{**usual, "total_steps": 12, **options})
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.Adam(model.parameters())
         return Run("x", config, model, optimizer, Constant), evaluation

@@ -73,6 +73,10 @@ class BuildError(RuntimeError):
     """The host library is missing and cannot be made; the message says what to install."""
 
 
+class CacheError(BuildError):
+    """There is no folder for what is compiled; the message says how to name another one."""
+
+
 def host_library() -> Path:
     """Returns the file of the host library: named, packaged, cached or compiled now.
 
@@ -138,13 +142,13 @@ def cache_folder() -> Path:
     """Returns the user's folder for compiled libraries, which need not exist yet.
 
     Raises:
-        BuildError: The user has no home.
+        CacheError: The user has no home.
     """
     base = os.environ.get("XDG_CACHE_HOME")
     try:
         return Path(base or Path.home() / ".cache", "rlbatch")
     except RuntimeError as error:
-        raise BuildError(
+        raise CacheError(
             "rlbatch.envs.atari: expected a folder for compiled libraries, got none: the user has "
             "no home; set XDG_CACHE_HOME"
         ) from error
@@ -210,14 +214,14 @@ def _appearing(target: Path) -> Iterator[str]:
     """Gives the name of a file to write, which becomes the target if all goes well.
 
     Raises:
-        BuildError: The folder cannot be written.
+        CacheError: The folder cannot be written.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # In the same folder: os.replace is atomic within one file system only.
         handle, name = tempfile.mkstemp(suffix=".tmp", prefix=f"{target.name}-", dir=target.parent)
     except OSError as error:
-        raise BuildError(
+        raise CacheError(
             f"{target.parent}: expected a folder to write the compiled library to, got {error}; "
             "the environment variable XDG_CACHE_HOME names another one"
         ) from error
