@@ -13,6 +13,8 @@ import sys
 import xml.etree.ElementTree
 from pathlib import Path
 
+_PACKAGES = ("numpy", "pytest", "gymnasium", "cupy", "nvidia-cuda-nvrtc")
+
 
 def summarise(out: Path, steps: Path) -> dict:
     """Collects the machine, the versions and the steps."""
@@ -44,7 +46,7 @@ def _machine() -> dict:
         "packages": {
             dist.name: dist.version
             for dist in importlib.metadata.distributions()
-            if (dist.name or "").startswith(("numpy", "pytest", "gymnasium", "cupy"))
+            if (dist.name or "").startswith(_PACKAGES)
         },
     }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import ctypes
 import importlib.metadata
 import locale
@@ -138,7 +139,8 @@ def test_what_does_not_compile_is_an_error() -> None:
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
-def test_kernels_that_do_not_start_are_an_error() -> None:
+def test_kernels_that_do_not_start_are_an_error(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)  # PyTorch's may be the CPU's.
     path = build.cubin_path(build.defines(find_game("pong")), "sm_90")
     with pytest.raises(build.BuildError, match=r"start on cuda:0, got .*; pip install 'rlbatch\["):
         build._CudaKernels(path, torch.device("cuda:0"))
