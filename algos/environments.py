@@ -212,53 +212,43 @@ MOST_STEPS = 27_000
 def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
     """Makes one environment with observations as below and, where they are real, clipped actions.
 
-    Images of bytes, [height, width, 1 to 4], come as [1 to 4, height, width], where they are not
-    such stacks already; all else is flattened to [n].
+    Images of bytes, of at least 36 by 36, come as [k, height, width], where they are [height,
+    width, k] with k up to 4; all else is flattened to [n].
 
     Args:
         env_id: As registered with Gymnasium, or `module:id`.
         ends: Whether an episode is cut after `MOST_STEPS`, where the environment has no limit of
             its own.
         options: More of `gymnasium.make`.
-
-    Raises:
-        ValueError: Observations are bytes of more dimensions than an image has.
     """
     env = gymnasium.make(env_id, disable_env_checker=True, **options)
     if ends and env.spec.max_episode_steps is None:
         env = gymnasium.wrappers.TimeLimit(env, MOST_STEPS)
-    env = _as_vector_or_stack(env_id, env)
+    env = _as_vector_or_stack(env)
     if isinstance(env.action_space, spaces.Box):
         env = gymnasium.wrappers.ClipAction(env)
     return SeedInOptions(env)
 
 
-_LEAST_SIDE = 36  # Of an image that the convolutions of algos/networks.py can look at.
+# Of an image: that the convolutions of algos/networks.py can look at, and where they come last.
+_LEAST_SIDE, _MOST_COLOURS = 36, 4
 
 
-def _as_vector_or_stack(env_id: str, env: gymnasium.Env) -> gymnasium.Env:
-    """Wraps an environment so that it observes what networks take, see `make_gym`.
-
-    Raises:
-        ValueError: Nothing there is makes that of it.
-    """
+def _as_vector_or_stack(env: gymnasium.Env) -> gymnasium.Env:
+    """Wraps an environment so that it observes what networks take, see `make_gym`."""
     space = env.observation_space
     shape = space.shape if isinstance(space, spaces.Box) else ()
     if len(shape) == 1:
         return env
-    if not shape or space.dtype != np.uint8 or max(shape) < _LEAST_SIDE:
-        return gymnasium.wrappers.FlattenObservation(env)
-    if len(shape) == 3 and min(shape[1:]) >= _LEAST_SIDE:
-        return env
-    if len(shape) == 3 and min(shape[:2]) >= _LEAST_SIDE and shape[2] <= 4:
-        low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
-        turned = spaces.Box(low, high, dtype=np.uint8)
-        turn = functools.partial(np.moveaxis, source=-1, destination=0)
-        return gymnasium.wrappers.TransformObservation(env, turn, turned)
-    raise ValueError(
-        "env_id: expected vectors, or images [height, width, 1 to 4] or [k, height, width] of at "
-        f"least {_LEAST_SIDE} by {_LEAST_SIDE} bytes, got {env_id} with {space}"
-    )
+    if len(shape) == 3 and space.dtype == np.uint8:
+        if min(shape[1:]) >= _LEAST_SIDE:
+            return env
+        if min(shape[:2]) >= _LEAST_SIDE and shape[2] <= _MOST_COLOURS:
+            low, high = (np.moveaxis(bound, -1, 0) for bound in (space.low, space.high))
+            turned = spaces.Box(low, high, dtype=np.uint8)
+            turn = functools.partial(np.moveaxis, source=-1, destination=0)
+            return gymnasium.wrappers.TransformObservation(env, turn, turned)
+    return gymnasium.wrappers.FlattenObservation(env)
 
 
 class SeedInOptions(gymnasium.Wrapper):

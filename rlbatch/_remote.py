@@ -56,22 +56,27 @@ from rlbatch.errors import WorkerError
 _SEND_TIMEOUT_S = 60
 _DUMP_WAIT_S = 0.3
 # The child takes over the parent's module search path before it imports anything of ours.
-_BOOT = (
-    "import sys; from multiprocessing.connection import Connection; "
-    "c = Connection(int(sys.argv[1])); sys.path[:] = c.recv(); "
-    "from rlbatch._process import main; main(c, *map(int, sys.argv[2:]))"
-)
+_BOOT = """
+import os, sys
+from multiprocessing.connection import Connection
+c = Connection(int(sys.argv[1]))
+try:
+    sys.path[:] = c.recv()
+except (EOFError, OSError):  # The parent has given up.
+    os._exit(0)
+from rlbatch._process import main
+main(c, *map(int, sys.argv[2:]))
+"""
 
 
 class RemoteWorker:
     """A worker in a process of its own. It owns the process, its pipe and its dump file.
 
     Args:
-        recipe: What to make the worker from; pickled by value.
+        recipe: What to make the worker from; pickled by value, in `start`.
         number: Of this worker.
 
     Raises:
-        TypeError: The recipe can not be pickled.
         CallOrderError: A worker is about to start workers, see `check_may_start`.
     """
 
@@ -81,7 +86,7 @@ class RemoteWorker:
         self.first_env = 0
         self.command = Command.START
         self._owner = os.getpid()
-        self._payload = _pickled(recipe)
+        self._recipe: Recipe | None = recipe
         self._was_read = self._is_stopped = False
         ours, theirs = socket.socketpair()
         ours.setsockopt(
@@ -102,14 +107,16 @@ class RemoteWorker:
             os.close(lifeline)
 
     def start(self) -> None:
-        """Sends what the worker is made from. That may wait until the process can read.
+        """Sends, once, what the worker is made from. That may wait until the process can read.
 
         Raises:
+            TypeError: The recipe can not be pickled.
             WorkerError: The process is gone or does not read.
         """
+        assert self._recipe is not None
+        payload, self._recipe = _pickled(self._recipe), None
         self._guarded(self.connection.send, sys.path)
-        self._guarded(self.connection.send_bytes, self._payload)
-        self._payload = b""
+        self._guarded(self.connection.send_bytes, payload)
 
     def send(self, command: Command, packed: bytes) -> None:
         """Sends a command that has been packed.

@@ -18,6 +18,7 @@ from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
+import cloudpickle
 import numpy as np
 import torch
 from torch.profiler import record_function
@@ -273,14 +274,15 @@ class Worker:
         action, state = self._act(t, history)
         acted = time.perf_counter()
         versions = versions_of(action.variables) if t <= 1 else {}
+        given = _shallow(action)
         if self._is_direct and self._slots is not None:
             arrays, following_arrays, following = self._slots.direct(t)
-            self.env.step_into(action, arrays, following_arrays)
+            self.env.step_into(given, arrays, following_arrays)
             stepped = time.perf_counter()
             check_left_alone("env.step: action/", action.variables, versions)
             self._slots.write_action(t, action)
         else:
-            (after, _), (following, running) = _two_pairs(self.env.step(action))
+            (after, _), (following, running) = _two_pairs(self.env.step(given))
             stepped = time.perf_counter()
             check_left_alone("env.step: action/", action.variables, versions)
             state = self._store(t, action, state, after, following, running)
@@ -571,13 +573,17 @@ def _copied_args(name: str, args: dict[str, Any]) -> dict[str, Any]:
 
 def _copied(value: Any) -> Any:
     """Returns a copy as it would arrive in a process."""
-    # Tensors by themselves: PyTorch refuses to copy deeply what was computed with gradients.
+    # Tensors by themselves: that is faster, and PyTorch refuses to copy deeply what was computed
+    # with gradients.
     copies = {
         id(one): one.detach().clone().requires_grad_(one.requires_grad)
         for one in _tensors_in(value)
-        if not isinstance(one, torch.nn.Parameter)
+        if not (isinstance(one, torch.nn.Parameter) or (one.is_leaf and vars(one)))
     }
-    return copy.deepcopy(value, memo=copies)
+    try:
+        return copy.deepcopy(value, memo=copies)
+    except Exception:  # A module or an open file, which reach a process.
+        return cloudpickle.loads(cloudpickle.dumps(value))
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
@@ -595,7 +601,7 @@ def _tensors_in(value: Any) -> list[torch.Tensor]:
     return found
 
 
-# What a deep copy holds as it is, with all that is behind it.
+# Into which a deep copy does not look.
 _NOT_COPIED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, str, int)
 
 

@@ -8,7 +8,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from multiprocessing.connection import wait
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
@@ -88,6 +88,8 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
                 ) from error
             raise
         finally:
+            if batcher._state is _State.CLOSED and batcher._is_local():
+                _stop_workers(batcher._workers, 0.0)  # Which the other thread has left to this one.
             batcher._calls.release()
 
     return call
@@ -190,8 +192,8 @@ class RL_Batcher:
         _check_timeout(timeout)
         _check_creates("create_agent", create_agent)
         _check_creates("create_env", create_env)
-        _check_arguments("agent_args", agent_args)
-        _check_arguments("env_args", env_args)
+        agent_args = _keyword_arguments("agent_args", agent_args)
+        env_args = _keyword_arguments("env_args", env_args)
         if "seed" in env_args:
             raise ValueError(
                 "env_args: expected none named seed, which create_env is given from seeds, got "
@@ -287,7 +289,7 @@ class RL_Batcher:
             packed.append(worker.pack(Command.RESET, *rows, part.start))
         replies = self._ask(Command.RESET, packed, self._timeout)
         self._n_running = sum(reply.n_running for reply in replies)
-        self._state = _State.IDLE
+        self._enter(_State.IDLE)
 
     @_one_at_a_time
     def execute(self, agent_info: DictTensor | None = None) -> None:
@@ -317,7 +319,7 @@ class RL_Batcher:
             for worker, part in zip(self._workers, self._parts, strict=True):
                 rows = None if info is None else info.slice(part.start, part.stop).clone()
                 worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows))
-            self._state = _State.EXECUTING
+            self._enter(_State.EXECUTING)
             if self._store is None:
                 self._hand_out_slots()
         except BaseException:
@@ -371,7 +373,7 @@ class RL_Batcher:
         trajectories = self._store.read(self._autoreset, copy)
         # Not before: where that is interrupted, `get` may be called again.
         self._n_running = sum(reply.n_running for reply in self._replies)
-        self._state = _State.IDLE
+        self._enter(_State.IDLE)
         return trajectories, self._n_running
 
     @_one_at_a_time
@@ -427,7 +429,8 @@ class RL_Batcher:
             self._close_politely(is_alone)
         finally:
             # Also of a call before, in the middle of which Ctrl-C came.
-            _stop_workers(self._workers, _CLOSE_GRACE_S)
+            if is_alone or not self._is_local():
+                _stop_workers(self._workers, _CLOSE_GRACE_S)
             self._stop.detach()
             self._store = None
             if is_alone:
@@ -507,9 +510,18 @@ class RL_Batcher:
             wait([worker.connection for worker in waiting], min(left, _LIVENESS_S))
 
     def _fail(self) -> None:
-        if self._state is not _State.CLOSED:
+        if self._state is not _State.CLOSED:  # Then `close` does this.
             self._state = _State.FAILED
-        _stop_workers(self._workers, _FAIL_GRACE_S)
+            _stop_workers(self._workers, _FAIL_GRACE_S)
+
+    def _enter(self, state: _State) -> None:
+        if self._state is _State.CLOSED:
+            raise CallOrderError("expected a batcher that stays open, got one that was closed")
+        self._state = state
+
+    def _is_local(self) -> bool:
+        """Whether the worker is in this process."""
+        return any(one.connection is None for one in self._workers)
 
     def _is_forked(self) -> bool:
         # Workers in processes belong to the process that started them.
@@ -600,9 +612,10 @@ def _check_creates(name: str, create: Any) -> None:
         )
 
 
-def _check_arguments(name: str, args: Any) -> None:
-    if not isinstance(args, dict):
+def _keyword_arguments(name: str, args: Any) -> dict[str, Any]:
+    if not isinstance(args, Mapping):
         raise TypeError(f"{name}: expected a dict of keyword arguments, got {args!r}")
+    return dict(args)
 
 
 def _check_timeout(timeout: float | None) -> None:

@@ -43,6 +43,23 @@ class Seed(int):
         return Seed, (int(self), self.root, self.process)
 
 
+class Seeds(list[int]):
+    """Seeds for the environments of one process, one each, that know their process.
+
+    Attributes:
+        process: Its number, from 0.
+    """
+
+    process: int = 0
+
+    @classmethod
+    def of(cls, process: int, seeds: Sequence[int]) -> Seeds:
+        """Returns the seeds of a process."""
+        made = cls(seeds)
+        made.process = process
+        return made
+
+
 def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
     """Returns one seed in [0, 2^32) for each of `n_envs` environments, all different.
 
@@ -109,7 +126,7 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
         root = _entropy(seeds)
         return [Seed(value, root, k) for k, value in enumerate(seeds)]
     share = len(seeds) // n_processes
-    return [seeds[k * share : (k + 1) * share] for k in range(n_processes)]
+    return [Seeds.of(k, seeds[k * share : (k + 1) * share]) for k in range(n_processes)]
 
 
 class WorkerSeeds(NamedTuple):

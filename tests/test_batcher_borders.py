@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import gc
+import math
 import os
 import subprocess
 import sys
 import time
+import types
 from pathlib import Path
 
 import gymnasium
@@ -214,6 +216,44 @@ def test_arguments_may_hold_what_was_computed_with_gradients(n_processes):
         1, Given, args, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
     ) as batcher:
         batcher.update(Holder())
+
+
+def test_an_environment_may_choose_among_the_keys_of_the_actions():
+    class Chooses(CountingEnv):
+        def step(self, action):
+            action.variables.pop("seen")
+            action.set("action", action["action"].clamp(0, 1))
+            return super().step(action)
+
+    class Five(Rewriter):
+        def __call__(self, state, observation, agent_info, history=None):
+            output, state = super().__call__(state, observation, agent_info, history)
+            output["action"].fill_(5)
+            return output, state
+
+    with RL_Batcher(3, Five, {}, lambda seed: Chooses([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        for _ in range(2):
+            batcher.execute()
+            steps = batcher.get()[0].trajectories
+            assert (steps["action/action"] == 5).all()
+            assert torch.equal(steps["action/seen"], steps["observation/frame"] / 10)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_arguments_may_be_what_only_a_process_can_be_given(n_processes, tmp_path):
+    """Where nothing is copied deeply, such as modules, it goes the way of a process."""
+    (tmp_path / "notes").write_text("all there")
+
+    class Reads(Rewriter):
+        def __init__(self, module, file):
+            assert module.sqrt(4.0) == 2
+            assert file.read() == "all there"
+
+    with (tmp_path / "notes").open() as file:
+        args = types.MappingProxyType({"module": math, "file": file})
+        with RL_Batcher(1, Reads, args, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0):
+            pass
 
 
 def test_an_environment_may_not_change_the_actions_which_are_stored():

@@ -21,6 +21,7 @@ import torch
 
 from rlbatch import CallOrderError, RL_Batcher, WorkerError, WorkerTimeoutError
 from rlbatch._remote import RemoteWorker
+from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, make_batcher
 from tests.helpers import CountingEnv, CountingGym, FailingGym
@@ -705,6 +706,105 @@ def test_calls_of_two_threads_are_refused_and_close_is_not():
         with pytest.raises(CallOrderError, match="get: .* that another thread has closed"):
             waiting.result(SOON_S)
     batcher.close()
+
+
+class Slow(CountingEnv):
+    """Steps and closes slowly, and notes what is done to it."""
+
+    def __init__(self, notes):
+        super().__init__([9, 9], autoreset=True)
+        self.notes = notes
+
+    def step(self, action):
+        time.sleep(0.2)
+        self.notes.append("step")
+        return super().step(action)
+
+    def close(self):
+        time.sleep(0.6)
+        self.notes.append("close")
+
+
+def test_a_batcher_without_processes_closes_after_the_call_of_another_thread():
+    notes = []
+    batcher = make_batcher(0, create_env=lambda seed: Slow(notes), env_args={})
+    batcher.reset()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(batcher.execute)
+        time.sleep(0.3)
+        batcher.close()
+        with pytest.raises(CallOrderError, match="execute: .* that another thread has closed"):
+            running.result(SOON_S)
+    assert notes == ["step"] * 4 + ["close"]
+    with pytest.raises(CallOrderError, match="reset: .* closed"):
+        batcher.reset()
+
+
+def test_a_batcher_that_is_closed_while_it_reads_stays_closed(monkeypatch):
+    read = SlotStore.read
+
+    def slowly(*arguments):
+        time.sleep(0.3)
+        return read(*arguments)
+
+    batcher = make_batcher(1)
+    batcher.reset()
+    batcher.execute()
+    monkeypatch.setattr(SlotStore, "read", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(batcher.get)
+        time.sleep(0.1)
+        batcher.close()
+        with pytest.raises(CallOrderError, match="get: .* that another thread has closed"):
+            reading.result(SOON_S)
+    with pytest.raises(CallOrderError, match="execute: .* closed"):
+        batcher.execute()
+
+
+def test_an_environment_closes_to_its_end_though_another_thread_waits(tmp_path):
+    class Noting(Slow):
+        def close(self):
+            super().close()
+            (tmp_path / "closed").touch()
+
+    batcher = make_batcher(1, create_env=lambda seed: Noting([]), env_args={})
+    batcher.reset()
+    batcher.execute()
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(batcher.get)
+        time.sleep(0.1)
+        batcher.close()
+        with pytest.raises(CallOrderError):
+            waiting.result(SOON_S)
+    assert (tmp_path / "closed").exists()
+
+
+STARTING = """
+import torch
+from rlbatch import RL_Batcher
+from tests.test_batcher_failures import Heavy
+from tests.helpers import CountingEnv
+print("ready", flush=True)
+args = {"weights": torch.zeros(10**6)}
+RL_Batcher(2, Heavy, args, lambda seed: CountingEnv([9]), {}, 3, seeds=0)
+"""
+
+
+@pytest.mark.parametrize("delay_s", [0.3, 0.8])
+def test_ctrl_c_while_workers_start_prints_one_traceback(delay_s):
+    with subprocess.Popen(
+        [sys.executable, "-c", STARTING],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as script:
+        assert script.stdout.readline() == "ready\n"
+        time.sleep(delay_s)
+        script.send_signal(signal.SIGINT)
+        _, err = script.communicate(timeout=30)
+    assert err.count("Traceback") == 1
+    assert err.rstrip().endswith("KeyboardInterrupt")
 
 
 def test_all_processes_start_before_one_is_waited_for(monkeypatch):

@@ -49,10 +49,10 @@ def check_env(
 ) -> CheckReport:
     """Walks through the contract of `VecEnv` with random actions.
 
-    The environment is reset, stepped, and reset again, once more with `step_into` where it has
-    that; it is not closed. What can not be seen
-    from outside is not checked: whether a terminal observation is the true one, and seeds. It is
-    suspected, and logged as a warning, where each is equal to what the next episode begins with.
+    The environment is reset, stepped, and reset again, and all that once more with `step_into`
+    where it has that; it is not closed. What can not be seen from outside is not checked: whether a
+    terminal observation is the true one, and seeds. It is suspected, and logged as a warning, where
+    each is equal to what the next episode begins with.
 
     Args:
         env: The environment.
@@ -305,17 +305,17 @@ class _WalkInto(_Walk):
 
     def act(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Has the environment write into memory that holds something else before."""
-        after, following = self.memory(), self.memory()
+        after, following = self.memory(0), self.memory(1)
         arrays = ({key: one.numpy() for key, one in part.items()} for part in (after, following))
         self.env.step_into(action, *arrays)  # type: ignore[attr-defined]
         return (after, self.everyone.clone()), (following, self.everyone.clone())
 
-    def memory(self) -> DictTensor:
+    def memory(self, byte: int) -> DictTensor:
         """Returns an observation of bytes that mean nothing."""
         like = self.current.observation
         empty = {key: torch.zeros_like(tensor) for key, tensor in like.items()}
         for tensor in empty.values():
-            tensor.numpy().reshape(-1).view(np.uint8)[:] = 1
+            tensor.numpy().reshape(-1).view(np.uint8)[:] = byte
         return DictTensor(empty)
 
 

@@ -531,7 +531,8 @@ class WritesInto(GymEnvInf):
     def step_into(self, action, after, following):
         for arrays, (observation, _) in zip((after, following), self.step(action), strict=True):
             for key, tensor in observation.items():
-                arrays[key][...] = tensor.numpy()
+                if key != self.fault:
+                    arrays[key][...] = tensor.numpy()
         if self.fault == "follows":
             following["frame"][...] = after["frame"]
             following["initial_state"][...] = after["initial_state"]
@@ -544,6 +545,7 @@ class WritesInto(GymEnvInf):
     [
         ("follows", "both pairs have the same"),
         ("total", "episode_return sums"),
+        ("frame", "both pairs have the same frame"),
     ],
 )
 def test_what_is_written_into_arrays_is_looked_at_too(fault, clause):
@@ -560,3 +562,17 @@ def test_rewards_of_both_signs_may_be_large():
 
     for seed in range(5):
         check_env(GymEnvInf([Trade(length=500)], seed), n_steps=500)
+
+
+def test_an_environment_that_changes_its_actions_is_named():
+    class Clips(CountingEnv):
+        def step(self, action):
+            action["action"].clamp_(max=0)
+            return super().step(action)
+
+    with pytest.raises(EnvContractError, match="step: leaves the actions as they are: action"):
+        check_env(Clips([3, 4]), n_steps=20, sample_action=ones)
+
+
+def ones(n):
+    return DictTensor({"action": torch.ones(n, dtype=torch.int64)})

@@ -26,7 +26,7 @@ from rlbatch.errors import (
     ShapeError,
     as_present_device,
 )
-from rlbatch.seeding import Seed, derived_seed, env_seeds
+from rlbatch.seeding import derived_seed, env_seeds
 
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
@@ -123,9 +123,9 @@ class AtariEnv(VecEnv):
         settings = _settings(options)
         self._seeds = _seeds(seed, n_envs)
         chosen = [find_game(name) for name in _names(game, games)]
-        if isinstance(seed, Seed):  # The games go on in turn from those of the process before.
-            first = seed.process * n_envs % len(chosen)
-            chosen = chosen[first:] + chosen[:first]
+        # The games go on in turn from those of the process before.
+        first = getattr(seed, "process", 0) * n_envs % len(chosen)
+        chosen = chosen[first:] + chosen[:first]
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
             self._steps = DeviceSteps(chosen, n_envs, settings, self.device)
