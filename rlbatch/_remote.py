@@ -51,10 +51,12 @@ from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._slots import nameless_file
 from rlbatch._worker import Command, Failure, Recipe, Slots
-from rlbatch.errors import WorkerError
+from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 _SEND_TIMEOUT_S = 60
 _DUMP_WAIT_S = 0.3
+# How long workers may take to end after an interrupt, before they are killed.
+_INTERRUPT_GRACE_S = 1.0
 # The child takes over the parent's module search path before it imports anything of ours.
 _BOOT = """
 import os, sys
@@ -86,7 +88,7 @@ class RemoteWorker:
         self.first_env = 0
         self.command = Command.START
         self._owner = os.getpid()
-        self._recipe: Recipe | None = recipe
+        self._recipe = recipe
         self._was_read = self._is_stopped = False
         ours, theirs = socket.socketpair()
         ours.setsockopt(
@@ -113,8 +115,8 @@ class RemoteWorker:
             TypeError: The recipe can not be pickled.
             WorkerError: The process is gone or does not read.
         """
-        assert self._recipe is not None
-        payload, self._recipe = _pickled(self._recipe), None
+        payload = _pickled(self._recipe)
+        del self._recipe
         self._guarded(self.connection.send, sys.path)
         self._guarded(self.connection.send_bytes, payload)
 
@@ -310,6 +312,38 @@ def stacks_of(workers: list[RemoteWorker]) -> str:
         worker.dump_stacks()
     time.sleep(_DUMP_WAIT_S)
     return "\n".join(worker.stacks() for worker in workers)
+
+
+def timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
+    """Returns the error of workers that do not answer, with what they are doing."""
+    names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
+    stacks = stacks_of(workers) if timeout else ""
+    return WorkerTimeoutError(
+        f"workers {names}: expected an answer within {timeout} s, got none\n\n{stacks}",
+        workers[0].number,
+        workers[0].command.value,
+        child_traceback=stacks,
+    )
+
+
+def stop_workers(workers: list[Any], grace_s: float) -> None:
+    """Ends all processes, and empties the list; they share one time of grace."""
+    try:
+        for worker in workers:
+            worker.hang_up()
+        for worker in _running_after(grace_s, workers):
+            worker.interrupt()
+        _running_after(_INTERRUPT_GRACE_S, workers)
+    finally:  # At once, where Ctrl-C comes meanwhile.
+        for worker in workers:
+            worker.stop()
+        workers.clear()
+
+
+def _running_after(seconds: float, workers: list[Any]) -> list[Any]:
+    """Waits until all have ended, or for so long; returns those that have not."""
+    deadline = time.monotonic() + seconds
+    return [one for one in workers if not one.ends_within(max(0.0, deadline - time.monotonic()))]
 
 
 def _pickled(recipe: Recipe) -> bytes:

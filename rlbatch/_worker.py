@@ -1,24 +1,20 @@
 """The child's side of a batcher: acquires trajectories, one small function per command.
 
 In a process of its own it is served by `_process.py`, whose other side is `_remote.py`; in the
-caller's it is a `LocalWorker`.
+caller's it is in `_local.py`.
 """
 
 from __future__ import annotations
 
 import contextlib
-import copy
-import gc
 import os
 import random
 import time
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
 
-import cloudpickle
 import numpy as np
 import torch
 from torch.profiler import record_function
@@ -464,168 +460,8 @@ def _check_device(stage: str, device: torch.device, **values: DictTensor | torch
                 raise DeviceMismatchError(key, device, tensor.device, stage)
 
 
-class LocalWorker:
-    """A worker in the caller's process, with the interface of `RemoteWorker`.
-
-    Exceptions are raised as they are, where they happen, so that a debugger finds them. The
-    global random generators are the worker's own while it works: it draws what a process of its
-    own would draw, and the caller's draws are not disturbed; not so where several threads do this.
-
-    Args:
-        recipe: What to make the worker from. Arguments are copied, as they would be on their way
-            to a process.
-        allocate: See `Worker`.
-    """
-
-    connection = None
-
-    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
-        self._generators: Any = None
-        self._is_closed = False
-        self._device = recipe.device
-        with self._as_in_a_process():
-            seed_generators(recipe.seeds.generators)
-            # Before CUDA is in use, it is the caller's that would be seeded, when it is.
-            if _uses_cuda(recipe.device):
-                torch.cuda.manual_seed_all(recipe.seeds.generators)
-            recipe = recipe._replace(
-                agent_args=_copied_args("agent_args", recipe.agent_args),
-                env_args=_copied_args("env_args", recipe.env_args),
-            )
-            self._worker = Worker(recipe, allocate)
-        self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
-
-    @staticmethod
-    def pack(command: Command, *arguments: Any) -> tuple:
-        """Returns arguments as they would arrive in a process: what is not the caller's own.
-
-        Raises:
-            TypeError: One can not be copied.
-        """
-        if command is not Command.UPDATE:
-            return arguments
-        try:
-            return _copied(arguments)
-        except Exception as error:
-            expected = f"{command.value}: expected something that can be copied"
-            raise TypeError(f"{expected}, got {arguments[0]!r}: {error}") from error
-
-    def send(self, command: Command, arguments: tuple) -> None:
-        """Carries out a command that has been packed, before it returns."""
-        self._is_closed |= command is Command.CLOSE
-        with self._as_in_a_process():
-            n_running = getattr(self._worker, command.value)(*arguments)
-        self._reply = Done(n_running, dict(self._worker.stats))
-
-    def poll(self) -> Any:
-        """Returns the reply to the last command, once."""
-        reply, self._reply = self._reply, None
-        return reply
-
-    def hang_up(self) -> None:
-        """Does nothing: there is no pipe."""
-
-    def ends_within(self, seconds: float) -> bool:
-        """Returns True: there is no process to wait for."""
-        return True
-
-    def stop(self) -> None:
-        """Closes environments and agent, unless a command has done so."""
-        if not self._is_closed:
-            self._is_closed = True
-            with contextlib.suppress(Exception):
-                self._worker.close()
-
-    @contextlib.contextmanager
-    def _as_in_a_process(self) -> Iterator[None]:
-        callers = _get_generators(self._device)
-        if self._generators is not None:
-            _set_generators(self._generators)
-        try:
-            with contextlib.ExitStack() as modes:  # Of the caller's thread; a process has none.
-                modes.enter_context(torch.inference_mode(False))
-                for kind in ("cpu", "cuda"):
-                    if torch.is_autocast_enabled(kind):
-                        modes.enter_context(torch.autocast(kind, enabled=False))
-                yield
-        finally:
-            self._generators = _get_generators(self._device)
-            _set_generators(callers)
-
-
-def _copied_args(name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Returns copies.
-
-    Raises:
-        TypeError: One can not be copied; with its name.
-    """
-    try:
-        return _copied(args)
-    except Exception:
-        for key, value in args.items():
-            try:
-                _copied(value)
-            except Exception as error:
-                expected = f"{name}[{key!r}]: expected something that can be copied"
-                raise TypeError(f"{expected}, got {value!r}: {error}") from error
-        raise
-
-
-def _copied(value: Any) -> Any:
-    """Returns a copy as it would arrive in a process."""
-    # Tensors by themselves: that is faster, and PyTorch refuses to copy deeply what was computed
-    # with gradients.
-    copies = {
-        id(one): one.detach().clone().requires_grad_(one.requires_grad)
-        for one in _tensors_in(value)
-        if not (isinstance(one, torch.nn.Parameter) or (one.is_leaf and vars(one)))
-    }
-    try:
-        return copy.deepcopy(value, memo=copies)
-    except Exception:  # A module or an open file, which reach a process.
-        return cloudpickle.loads(cloudpickle.dumps(value))
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    """Returns the tensors that a deep copy of something comes to."""
-    found, seen, waiting = [], set(), [value]
-    while waiting:
-        one = waiting.pop()
-        if id(one) in seen or isinstance(one, _NOT_COPIED):
-            continue
-        seen.add(id(one))
-        if isinstance(one, torch.Tensor):
-            found.append(one)
-        else:
-            waiting += gc.get_referents(one)
-    return found
-
-
-# Into which a deep copy does not look.
-_NOT_COPIED = (type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, str, int)
-
-
 def seed_generators(seed: int) -> None:
     """Seeds Python, NumPy and PyTorch on the CPU."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.default_generator.manual_seed(seed)
-
-
-def _uses_cuda(device: torch.device) -> bool:
-    return device.type == "cuda" or torch.cuda.is_initialized()
-
-
-def _get_generators(device: torch.device) -> tuple:
-    # A CUDA generator's state (seed and offset) is kept on the host: this does not wait. All of
-    # them: that is what `torch.manual_seed` seeds.
-    cuda = torch.cuda.get_rng_state_all() if _uses_cuda(device) else []
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
-
-
-def _set_generators(states: tuple) -> None:
-    python, numpy, cpu, cuda = states
-    random.setstate(python)
-    np.random.set_state(numpy)
-    torch.set_rng_state(cpu)
-    torch.cuda.set_rng_state_all(cuda)

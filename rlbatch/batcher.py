@@ -8,17 +8,25 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from multiprocessing.connection import wait
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
-import numpy as np
 import torch
 
+from rlbatch._arguments import (
+    check_at_least,
+    check_creates,
+    check_info,
+    check_timeout,
+    keyword_arguments,
+    template_of,
+)
 from rlbatch._checks import check_same_keys, check_same_rows
+from rlbatch._local import LocalWorker
 from rlbatch._memory import check_free_memory
-from rlbatch._remote import RemoteWorker, stacks_of
+from rlbatch._remote import RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import (
     Layout,
     SlotStore,
@@ -26,10 +34,8 @@ from rlbatch._slots import (
     check_same_layout,
     shared_block,
 )
-from rlbatch._worker import Command, Done, LocalWorker, Ready, Recipe, Slots, TorchSettings
-from rlbatch.agent import RL_Agent
+from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
-from rlbatch.envs.base import VecEnv
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
@@ -47,8 +53,6 @@ _LIVENESS_S = 0.25
 _CLOSE_TIMEOUT_S = 60.0
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
-# And after an interrupt, before they are killed.
-_INTERRUPT_GRACE_S = 1.0
 _CPU = torch.device("cpu")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -89,7 +93,7 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
             raise
         finally:
             if batcher._state is _State.CLOSED and batcher._is_local():
-                _stop_workers(batcher._workers, 0.0)  # Which the other thread has left to this one.
+                stop_workers(batcher._workers, 0.0)  # Which the other thread has left to this one.
             batcher._calls.release()
 
     return call
@@ -180,20 +184,13 @@ class RL_Batcher:
         num_threads: int = 1,
         timeout: float | None = 600.0,
     ):
-        for name, value, least in (
-            ("n_timesteps", n_timesteps, 1),
-            ("n_processes", n_processes, 0),
-            ("num_threads", num_threads, 1),
-        ):
-            if not isinstance(value, (int, np.integer)):
-                raise TypeError(f"{name}: expected an integer, got {value!r}")
-            if value < least:
-                raise ValueError(f"{name}: expected at least {least}, got {value}")
-        _check_timeout(timeout)
-        _check_creates("create_agent", create_agent)
-        _check_creates("create_env", create_env)
-        agent_args = _keyword_arguments("agent_args", agent_args)
-        env_args = _keyword_arguments("env_args", env_args)
+        check_at_least(1, n_timesteps=n_timesteps, num_threads=num_threads)
+        check_at_least(0, n_processes=n_processes)
+        check_timeout(timeout)
+        check_creates("create_agent", create_agent)
+        check_creates("create_env", create_env)
+        agent_args = keyword_arguments("agent_args", agent_args)
+        env_args = keyword_arguments("env_args", env_args)
         if "seed" in env_args:
             raise ValueError(
                 "env_args: expected none named seed, which create_env is given from seeds, got "
@@ -203,8 +200,8 @@ class RL_Batcher:
         self._device = as_present_device(device)
         agents_info_device = as_present_device(info_device, "info_device")
         settings = TorchSettings.of_the_caller(num_threads)
-        self._templates = {"agent_info": _template("agent_info", agent_info)}
-        self._templates["env_info"] = _template("env_info", env_info)
+        self._templates = {"agent_info": template_of("agent_info", agent_info)}
+        self._templates["env_info"] = template_of("env_info", env_info)
         self._store: Any = None  # A SlotStore, from the first step on.
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
@@ -227,7 +224,7 @@ class RL_Batcher:
         self._workers: list[Any] = []
         self._stats: list[dict[str, float]] = [{} for _ in range(max(n_processes, 1))]
         # Runs at the latest when the interpreter ends; holds the list, not the batcher.
-        self._stop = weakref.finalize(self, _stop_workers, self._workers, _CLOSE_GRACE_S)
+        self._stop = weakref.finalize(self, stop_workers, self._workers, _CLOSE_GRACE_S)
         try:
             self._start(recipes, in_process=n_processes == 0)
         except BaseException:
@@ -310,7 +307,7 @@ class RL_Batcher:
             raise CallOrderError(
                 "execute: expected a running environment, got none: all have ended; reset"
             )
-        _check_is_dicttensor("agent_info", agent_info)
+        check_info("agent_info", agent_info)
         keeps = agent_info is None or agent_info.empty()
         info = None if keeps else self._rows("agent_info", agent_info)
         self._replies = [None] * len(self._workers)
@@ -367,7 +364,7 @@ class RL_Batcher:
             WorkerError: A worker failed; the batcher is of no more use.
         """
         self._expect(_State.EXECUTING, to="get")
-        _check_timeout(timeout)
+        check_timeout(timeout)
         if not self._collect(self._timeout if timeout is None else timeout, blocking):
             return None, None
         trajectories = self._store.read(self._autoreset, copy)
@@ -430,7 +427,7 @@ class RL_Batcher:
         finally:
             # Also of a call before, in the middle of which Ctrl-C came.
             if is_alone or not self._is_local():
-                _stop_workers(self._workers, _CLOSE_GRACE_S)
+                stop_workers(self._workers, _CLOSE_GRACE_S)
             self._stop.detach()
             self._store = None
             if is_alone:
@@ -506,13 +503,13 @@ class RL_Batcher:
                 return
             left = _LIVENESS_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
-                raise _timed_out(waiting, timeout)
+                raise timed_out(waiting, timeout)
             wait([worker.connection for worker in waiting], min(left, _LIVENESS_S))
 
     def _fail(self) -> None:
         if self._state is not _State.CLOSED:  # Then `close` does this.
             self._state = _State.FAILED
-            _stop_workers(self._workers, _FAIL_GRACE_S)
+            stop_workers(self._workers, _FAIL_GRACE_S)
 
     def _enter(self, state: _State) -> None:
         if self._state is _State.CLOSED:
@@ -571,7 +568,7 @@ class RL_Batcher:
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
         # Returns an info with one row per environment, in the form that it has had before.
-        _check_is_dicttensor(name, info)
+        check_info(name, info)
         if info is None or info.empty():
             info = self._templates[name].index([0] * self.n_elems())
         elif info.device() != _CPU:
@@ -598,72 +595,3 @@ class RL_Batcher:
             if key.startswith(f"{name}/")
         }
         return "the first trajectories", rows
-
-
-def _check_is_dicttensor(name: str, info: Any) -> None:
-    if not (info is None or isinstance(info, DictTensor)):
-        raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
-
-
-def _check_creates(name: str, create: Any) -> None:
-    if not callable(create) or isinstance(create, (RL_Agent, VecEnv)):
-        raise TypeError(
-            f"{name}: expected a function or a class, to be called in each process, got {create!r}"
-        )
-
-
-def _keyword_arguments(name: str, args: Any) -> dict[str, Any]:
-    if not isinstance(args, Mapping):
-        raise TypeError(f"{name}: expected a dict of keyword arguments, got {args!r}")
-    return dict(args)
-
-
-def _check_timeout(timeout: float | None) -> None:
-    if timeout is None:
-        return
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
-        raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
-    if not timeout >= 0:
-        raise ValueError(f"timeout: expected at least 0 s, got {timeout}")
-
-
-def _template(name: str, info: DictTensor | None) -> DictTensor:
-    _check_is_dicttensor(name, info)
-    info = DictTensor() if info is None else info
-    if not info.empty():
-        if info.device() != _CPU:
-            raise DeviceMismatchError(name, _CPU, info.device())
-        if info.n_elems() != 1:
-            raise ShapeError(f"{name}: expected one row as an example, got {info.n_elems()}")
-    return info
-
-
-def _timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
-    names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
-    stacks = stacks_of(workers) if timeout else ""
-    return WorkerTimeoutError(
-        f"workers {names}: expected an answer within {timeout} s, got none\n\n{stacks}",
-        workers[0].number,
-        workers[0].command.value,
-        child_traceback=stacks,
-    )
-
-
-def _stop_workers(workers: list[Any], grace_s: float) -> None:
-    """Ends all processes, and empties the list; they share one time of grace."""
-    try:
-        for worker in workers:
-            worker.hang_up()
-        for worker in _running_after(grace_s, workers):
-            worker.interrupt()
-        _running_after(_INTERRUPT_GRACE_S, workers)
-    finally:  # At once, where Ctrl-C comes meanwhile.
-        for worker in workers:
-            worker.stop()
-        workers.clear()
-
-
-def _running_after(seconds: float, workers: list[Any]) -> list[Any]:
-    """Waits until all have ended, or for so long; returns those that have not."""
-    deadline = time.monotonic() + seconds
-    return [one for one in workers if not one.ends_within(max(0.0, deadline - time.monotonic()))]

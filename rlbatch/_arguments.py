@@ -1,0 +1,96 @@
+"""What a batcher is given, looked at before anything is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from rlbatch.agent import RL_Agent
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.base import VecEnv
+from rlbatch.errors import DeviceMismatchError, ShapeError
+
+_CPU = torch.device("cpu")
+
+
+def check_info(name: str, info: Any) -> None:
+    """Checks that an info is one.
+
+    Raises:
+        TypeError: It is something else.
+    """
+    if not (info is None or isinstance(info, DictTensor)):
+        raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
+
+
+def check_at_least(least: int, **counts: int) -> None:
+    """Checks numbers.
+
+    Raises:
+        TypeError: One is no integer.
+        ValueError: One is less.
+    """
+    for name, value in counts.items():
+        if not isinstance(value, (int, np.integer)):
+            raise TypeError(f"{name}: expected an integer, got {value!r}")
+        if value < least:
+            raise ValueError(f"{name}: expected at least {least}, got {value}")
+
+
+def check_creates(name: str, create: Any) -> None:
+    """Checks what environments or agents are made with.
+
+    Raises:
+        TypeError: It is no function, or what it should make.
+    """
+    if not callable(create) or isinstance(create, (RL_Agent, VecEnv)):
+        raise TypeError(
+            f"{name}: expected a function or a class, to be called in each process, got {create!r}"
+        )
+
+
+def keyword_arguments(name: str, args: Any) -> dict[str, Any]:
+    """Returns arguments as a dict of the batcher's own.
+
+    Raises:
+        TypeError: They have no names.
+    """
+    if not isinstance(args, Mapping):
+        raise TypeError(f"{name}: expected a dict of keyword arguments, got {args!r}")
+    return dict(args)
+
+
+def check_timeout(timeout: float | None) -> None:
+    """Checks a number of seconds.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is less than 0.
+    """
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float, np.number)):
+        raise TypeError(f"timeout: expected seconds or None, got {timeout!r}")
+    if not timeout >= 0:
+        raise ValueError(f"timeout: expected at least 0 s, got {timeout}")
+
+
+def template_of(name: str, info: DictTensor | None) -> DictTensor:
+    """Returns a row that says what an info is like; none where it is not known.
+
+    Raises:
+        TypeError: It is no info.
+        ShapeError: It is not one row.
+        DeviceMismatchError: It is not on the CPU.
+    """
+    check_info(name, info)
+    info = DictTensor() if info is None else info
+    if not info.empty():
+        if info.device() != _CPU:
+            raise DeviceMismatchError(name, _CPU, info.device())
+        if info.n_elems() != 1:
+            raise ShapeError(f"{name}: expected one row as an example, got {info.n_elems()}")
+    return info
