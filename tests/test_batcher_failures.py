@@ -708,6 +708,17 @@ def test_calls_of_two_threads_are_refused_and_close_is_not():
     batcher.close()
 
 
+def close_during(batcher, call, after_s):
+    """Closes a batcher while another thread is in a call, which has to say so."""
+    said = f"{call.__name__}: .* that another thread has closed"
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(call)
+        time.sleep(after_s)
+        batcher.close()
+        with pytest.raises(CallOrderError, match=said):
+            running.result(SOON_S)
+
+
 class Slow(CountingEnv):
     """Steps and closes slowly, and notes what is done to it."""
 
@@ -729,12 +740,7 @@ def test_a_batcher_without_processes_closes_after_the_call_of_another_thread():
     notes = []
     batcher = make_batcher(0, create_env=lambda seed: Slow(notes), env_args={})
     batcher.reset()
-    with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(batcher.execute)
-        time.sleep(0.3)
-        batcher.close()
-        with pytest.raises(CallOrderError, match="execute: .* that another thread has closed"):
-            running.result(SOON_S)
+    close_during(batcher, batcher.execute, after_s=0.3)
     assert notes == ["step"] * 4 + ["close"]
     with pytest.raises(CallOrderError, match="reset: .* closed"):
         batcher.reset()
@@ -751,12 +757,7 @@ def test_a_batcher_that_is_closed_while_it_reads_stays_closed(monkeypatch):
     batcher.reset()
     batcher.execute()
     monkeypatch.setattr(SlotStore, "read", slowly)
-    with ThreadPoolExecutor(1) as pool:
-        reading = pool.submit(batcher.get)
-        time.sleep(0.1)
-        batcher.close()
-        with pytest.raises(CallOrderError, match="get: .* that another thread has closed"):
-            reading.result(SOON_S)
+    close_during(batcher, batcher.get, after_s=0.1)
     with pytest.raises(CallOrderError, match="execute: .* closed"):
         batcher.execute()
 
@@ -770,12 +771,7 @@ def test_an_environment_closes_to_its_end_though_another_thread_waits(tmp_path):
     batcher = make_batcher(1, create_env=lambda seed: Noting([]), env_args={})
     batcher.reset()
     batcher.execute()
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(batcher.get)
-        time.sleep(0.1)
-        batcher.close()
-        with pytest.raises(CallOrderError):
-            waiting.result(SOON_S)
+    close_during(batcher, batcher.get, after_s=0.1)
     assert (tmp_path / "closed").exists()
 
 
