@@ -454,7 +454,7 @@ class NativeBatch(Batch):
         self._library.rlb_batch_known_resets(self._handle, game, ctypes.byref(described))
         return described
 
-    def known_states(self, game: int, numbers: range) -> np.ndarray:
+    def known_states(self, game: int, numbers: Sequence[int]) -> np.ndarray:
         """Returns some of the states that the resets of a game lead to.
 
         Returns:

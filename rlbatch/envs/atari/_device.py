@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
+import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -15,7 +16,6 @@ from rlbatch.envs.atari import build
 from rlbatch.envs.atari._batch import Batch, NativeBatch
 from rlbatch.envs.atari._options import (
     GameSpec,
-    KnownResets,
     Settings,
     game_spec,
     native_options,
@@ -38,6 +38,7 @@ _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
 _MAX_UNSEEN = 16  # `kMaxUnseen` in `native/batch.h`.
 _STATES_AT_ONCE = 128  # Of known resets, which are copied to the device.
+_LINE = 16  # Bytes; `Pictures` begin at a multiple of it.
 
 
 class DeviceJob(enum.IntEnum):
@@ -63,10 +64,10 @@ _SHARED = ("states", "generators", "noops", "episodes", "pictures", "views", "re
 class _DeviceBatch(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom", "resets")),
+        *((name, ctypes.c_void_p) for name in ("known_states", "known_pictures", "known_at")),
         *((name, ctypes.c_void_p) for name in _SHARED),
         *((name, ctypes.c_void_p) for name in ("logs", "ring", *_RESULTS, "errors")),
         *((name, ctypes.c_int32) for name in ("n_envs", "first", "stride", "n_records")),
-        ("first_known", ctypes.c_int32),
     ]
 
 
@@ -105,20 +106,13 @@ class DeviceBatch(Batch):
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
-        known = [host.known_resets(self.games.index(game)) for game in self._in_turn]
-        self._allocate(sum(resets.n_states for resets in known))
-        first = self.n_envs
-        for i, (game, resets) in enumerate(zip(self._in_turn, known, strict=True)):
-            self._batches.append(self._describe(i, game, resets, first))
-            for begin in range(0, resets.n_states, _STATES_AT_ONCE):
-                numbers = range(begin, min(begin + _STATES_AT_ONCE, resets.n_states))
-                rows = host.known_states(self.games.index(game), numbers)
-                self._run_on_states("rlb_restore", i, [first + k for k in numbers], rows)
-            first += resets.n_states
+        self._allocate()
+        for i, game in enumerate(self._in_turn):
+            self._batches.append(self._describe(i, game, host))
         host.close()
 
     @torch.inference_mode(False)  # Else what is made here could not be written to outside of it.
-    def _allocate(self, n_known: int) -> None:
+    def _allocate(self) -> None:
         n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
         is_ram = settings.obs_type == "ram"
         self._n_records = settings.frameskip if 2 < settings.frameskip <= _MAX_UNSEEN else 0
@@ -133,11 +127,7 @@ class DeviceBatch(Batch):
             "views": sizes["View"],
             "records": self._n_records * sizes["State"],
         }
-        # Behind the environments lie known resets.
-        n_rows = dict.fromkeys(("states", "pictures"), n + n_known)
-        self._shared = {
-            name: self._bytes(n_rows.get(name, n), size) for name, size in bytes_of.items()
-        }
+        self._shared = {name: self._bytes(n, size) for name, size in bytes_of.items()}
         # Games do not share warps.
         n_warps = [-(-self._n_of(i) // _WARP) for i in range(len(self._in_turn))]
         self._logs = [self._bytes(_WARP * warps, sizes["Log"]) for warps in n_warps]
@@ -155,14 +145,8 @@ class DeviceBatch(Batch):
         """Returns how many environments play a game."""
         return len(range(game, self.n_envs, len(self._in_turn)))
 
-    def _describe(
-        self, number: int, game: Game, resets: KnownResets, first_known: int
-    ) -> torch.Tensor:
-        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to.
-
-        Raises:
-            BuildError: The kernels know another `DeviceBatch`.
-        """
+    def _describe(self, number: int, game: Game, host: NativeBatch) -> torch.Tensor:
+        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
         rom = read_rom(game)
         spec: GameSpec = game_spec(game, len(rom), self.actions, self.settings)
         image = rom * 2 if game.cart == "2K" else rom
@@ -170,7 +154,7 @@ class DeviceBatch(Batch):
             "game": bytes(spec),
             "options": bytes(native_options(self.settings)),
             "resize": self._resize(game),
-            "resets": bytes(resets),
+            "resets": bytes(host.known_resets(self.games.index(game))),
             "rom": image.ljust(_MAX_ROM, b"\0")[:_MAX_ROM],
         }
         tensors = {
@@ -178,21 +162,71 @@ class DeviceBatch(Batch):
         }
         tensors |= {**self._shared, "logs": self._logs[number], "ring": self._ring, **self.results}
         tensors["errors"] = self._errors
+        tensors |= self._known_states(number, host, tensors)
         self._kept.append(tensors)
-        described = _DeviceBatch(
-            **{name: tensor.data_ptr() or None for name, tensor in tensors.items()},
-            n_envs=self.n_envs,
-            first=number,
-            stride=len(self._in_turn),
-            n_records=self._n_records,
-            first_known=first_known,
-        )
+        stride = len(self._in_turn)
+        counts = {"n_envs": self.n_envs, "first": number, "stride": stride}
+        return self._described(tensors, **counts, n_records=self._n_records)
+
+    def _described(self, tensors: dict[str, torch.Tensor], **counts: int) -> torch.Tensor:
+        """Returns a `DeviceBatch` of these arrays and numbers; of those left out, of 0.
+
+        Raises:
+            BuildError: The kernels know another `DeviceBatch`.
+        """
+        pointers = {name: tensor.data_ptr() or None for name, tensor in tensors.items()}
+        described = _DeviceBatch(**pointers, **counts)
         expected, found = ctypes.sizeof(described), self._kernels[0].sizes["DeviceBatch"]
         if expected != found:
             raise build.BuildError(
                 f"device.cu: expected a DeviceBatch of {expected} bytes, as here, got {found}"
             )
         return self.uploaded(np.frombuffer(bytes(described), np.uint8))
+
+    def _known_states(
+        self, number: int, host: NativeBatch, tensors: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Returns `KnownStates` of a game. Of states that show the same, one has the pictures."""
+        game = self.games.index(self._in_turn[number])
+        n_bytes = self._kernels[0].sizes["State"]
+        states, digests = [np.empty((0, n_bytes), np.uint8)], []
+        for numbers in _in_parts(range(host.known_resets(game).n_states)):
+            rows = host.known_states(game, numbers)
+            states.append(rows[:, :n_bytes].copy())
+            digests += [hashlib.sha256(row[n_bytes:]).digest() for row in rows]
+        state_of = dict(zip(digests, range(len(digests)), strict=True))
+        pictures = self._known_pictures(number, host, list(state_of.values()), tensors)
+        ends = np.cumsum([0, *map(len, pictures)])
+        place_of = dict(zip(state_of, ends, strict=False))
+        places = [place_of[digest] for digest in digests]
+        return {
+            "known_states": self.uploaded(np.concatenate(states)),
+            "known_pictures": self.uploaded(np.frombuffer(b"".join(pictures), np.uint8)),
+            "known_at": self.uploaded(np.array(places, np.int32)),
+        }
+
+    def _known_pictures(
+        self, number: int, host: NativeBatch, numbers: list[int], tensors: dict[str, torch.Tensor]
+    ) -> list[bytes]:
+        """Returns the `Pictures` of some states that the resets of a game lead to.
+
+        The kernels make them, in memory of their own; as many of their `bytes` are kept as are
+        taken, and as keep those behind them in line.
+        """
+        if self.settings.obs_type == "ram":
+            return []
+        game = self.games.index(self._in_turn[number])
+        sizes, kernels = self._kernels[0].sizes, self._kernels[number]
+        rooms = {"states": sizes["State"], "pictures": sizes["Pictures"]}
+        made = {name: self._bytes(_STATES_AT_ONCE, size) for name, size in rooms.items()}
+        batch, found = self._described(tensors | made), []
+        for part in _in_parts(numbers):
+            rows = self.uploaded(host.known_states(game, part))
+            self._run_on_states("rlb_restore", kernels, batch, range(len(part)), rows)
+            for row in made["pictures"][: len(part)].cpu().numpy():
+                (head,) = row[sizes["head_at"] :][:4].view(np.int32)
+                found.append(row[: -(-(sizes["bytes_at"] + head) // _LINE) * _LINE].tobytes())
+        return found
 
     def _resize(self, game: Game) -> bytes:
         library = load_library()
@@ -311,7 +345,7 @@ class DeviceBatch(Batch):
     def ram(self, ids: list[int]) -> np.ndarray:
         """Returns copies of the RAMs, [n, 128] uint8."""
         self.check_idle("get_ram")
-        begin = self._kernels[0].sizes["RAM"]
+        begin = self._kernels[0].sizes["ram_at"]
         return self._shared["states"][ids, begin : begin + 128].cpu().numpy()
 
     def render(self, ids: list[int]) -> np.ndarray:
@@ -359,21 +393,25 @@ class DeviceBatch(Batch):
         for i in range(len(self._in_turn)):
             rows = [row for row, number in enumerate(ids) if number % len(self._in_turn) == i]
             part = bodies[rows].contiguous()
-            self._run_on_states(name, i, [ids[row] for row in rows], part)
+            self._run_on_states(
+                name, self._kernels[i], self._batches[i], [ids[row] for row in rows], part
+            )
             bodies[rows] = part
 
     def _run_on_states(
-        self, name: str, game: int, ids: Sequence[int], bodies: torch.Tensor | np.ndarray
+        self,
+        name: str,
+        kernels: build.Kernels,
+        batch: torch.Tensor,
+        ids: Sequence[int],
+        bodies: torch.Tensor,
     ) -> None:
         """Saves environments of a game, or restores them."""
         if not len(ids):
             return
-        if isinstance(bodies, np.ndarray):
-            bodies = self.uploaded(bodies)
         numbers = self.uploaded(np.array(ids, np.int32))
         arguments = _pointer(numbers), _pointer(bodies), np.int64(bodies.shape[1])
-        batch = _pointer(self._batches[game])
-        self._kernels[game].launch(name, len(ids), _LOOK_THREADS, 0, batch, *arguments)
+        kernels.launch(name, len(ids), _LOOK_THREADS, 0, _pointer(batch), *arguments)
         self._note_stream()
 
     def _state_bytes(self) -> int:
@@ -435,6 +473,12 @@ def _n_warps(device: torch.device, sizes: dict[str, int]) -> int:
     shared = getattr(properties, "shared_memory_per_multiprocessor", _LEAST_SHARED_BYTES)
     n_fit = shared // (sizes["NearMemory"] + _WARP * sizes["NearRAM"] + _BLOCK_BYTES)
     return max(1, min(_WARPS_AT_LEAST, n_fit)) * properties.multi_processor_count
+
+
+def _in_parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
+    """Yields them in order, so many at a time as are copied at once."""
+    for begin in range(0, len(numbers), _STATES_AT_ONCE):
+        yield numbers[begin : begin + _STATES_AT_ONCE]
 
 
 def _current_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -239,7 +239,8 @@ def _appearing(target: Path) -> Iterator[str]:
 # What `rlb_sizes` in `native/device.cu` tells.
 SIZES = (
     *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
-    *("DeviceBatch", "Resize", "RAM", "NearMemory", "NearRAM"),
+    *("DeviceBatch", "Resize", "NearMemory", "NearRAM"),
+    *("ram_at", "head_at", "bytes_at"),  # Where they begin, in a `State` and in `Pictures`.
 )
 _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 

@@ -32,12 +32,15 @@ RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_byt
 
 // What the host that allocates must know, for one thread: `SIZES` in `../build.py`.
 RLB_FN void sizes_kernel(s32* out) {
-  const State* state = reinterpret_cast<const State*>(out);  // Anywhere; NVRTC knows no offsetof.
-  const s64 ram = reinterpret_cast<const u8*>(&state->riot) - reinterpret_cast<const u8*>(state);
+  const u8* anywhere = reinterpret_cast<const u8*>(out);  // NVRTC knows no offsetof.
+  const State& state = *reinterpret_cast<const State*>(anywhere);
+  const Pictures& pictures = *reinterpret_cast<const Pictures*>(anywhere);
+  const s64 ram = reinterpret_cast<const u8*>(&state.riot) - anywhere;
+  const s64 head = reinterpret_cast<const u8*>(&pictures.head) - anywhere, bytes = pictures.bytes - anywhere;
   const s32 sizes[] = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
                        sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
-                       sizeof(DeviceBatch), sizeof(Resize),     static_cast<s32>(ram), sizeof(NearMemory),
-                       kRamStride};
+                       sizeof(DeviceBatch), sizeof(Resize),     sizeof(NearMemory), kRamStride,
+                       static_cast<s32>(ram), static_cast<s32>(head), static_cast<s32>(bytes)};
   for (s32 size : sizes) *out++ = size;
 }
 RLB_KERNEL(rlb_sizes, (s32* out), sizes_kernel(out))

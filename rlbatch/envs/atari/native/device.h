@@ -25,6 +25,7 @@ struct DeviceBatch {
   const Resize* resize;
   const u8* rom;
   const KnownResets* resets;
+  KnownStates known;
   State* states;
   Generators* generators;
   Mt19937* noops;
@@ -40,7 +41,6 @@ struct DeviceBatch {
   u8 *terminated, *truncated, *life_lost, *has_ended;
   s32* errors;  // [kErrors] what went wrong so far: a count, or just 1.
   s32 n_envs, first, stride, n_records;  // Those of this game are first, first + stride, ...
-  s32 first_known;  // State of `resets`, behind those of all environments.
 };
 
 enum DeviceError { kLostPicture, kNoSuchAction, kErrors };
@@ -73,8 +73,7 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
       *b.resets,
       DeviceCanvas{*b.options, pictures, view,
                    b.ring + static_cast<s64>(env) * b.options->stack * frame_size(*b.options),
-                   b.states + b.first_known,
-                   b.pictures ? b.pictures + b.first_known : nullptr}};
+                   b.known}};
   work(environment);
   b.states[env] = state;
   b.episodes[env] = episode;
@@ -324,16 +323,16 @@ RLB_FN u8 picture_of(Pictures& p, const u8* pixels, s32 height) {
   return p.drawn;
 }
 
-// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]; those of known resets,
-// which lie behind the environments, as far as these go.
+// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]. Of those that are none,
+// from n_envs on, it writes the state and the pictures.
 RLB_FN void restore_kernel(const DeviceBatch& b, const s32* ids, u8* in, s64 n_bytes) {
   const s32 env = ids[block_index()];
   const Options& o = *b.options;
   const SavedState saved(in + block_index() * n_bytes, o);
   const s32 ring_size = o.stack * frame_size(o);
-  const bool is_known = env >= b.n_envs;
+  const bool is_none = env >= b.n_envs;
   copy_together(saved.state, &b.states[env], sizeof(State));
-  if (!is_known) {
+  if (!is_none) {
     copy_together(saved.generators, &b.generators[env], sizeof(Generators));
     copy_together(saved.noops, &b.noops[env], sizeof(Mt19937));
     copy_together(saved.episode, &b.episodes[env], sizeof(Episode));
@@ -341,13 +340,13 @@ RLB_FN void restore_kernel(const DeviceBatch& b, const s32* ids, u8* in, s64 n_b
   }
   block_barrier();
   if (thread_index() > 0) return;
-  if (!is_known) b.views[env] = View{};
+  if (!is_none) b.views[env] = View{};
   if (!b.pictures) return;
   Pictures& p = b.pictures[env];
   const s32 height = b.states[env].session.height;
   clear_screens(&p, height);
   for (s32 k = 0; k < 2; ++k) p.shown[k] = picture_of(p, saved.screens + k * height * kWidth, height);
-  if (!is_known && b.episodes[env].has_kept) p.kept = picture_of(p, saved.kept, height);
+  if (!is_none && b.episodes[env].has_kept) p.kept = picture_of(p, saved.kept, height);
   if (p.is_lost) b.errors[kLostPicture] = 1;
 }
 

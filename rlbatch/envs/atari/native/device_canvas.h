@@ -15,18 +15,27 @@ struct View {
   u8 padding[2];
 };
 
+// What `KnownResets` is of. Pictures are there once, and not with all of their `bytes`.
+struct KnownStates {
+  const State* states;
+  const u8* pictures;
+  const s32* pictures_at;  // Of each state: their first byte.
+
+  RLB_FN const Pictures& pictures_of(s32 i) const {
+    return *reinterpret_cast<const Pictures*>(pictures + pictures_at[i]);
+  }
+};
+
 struct DeviceCanvas {
   const Options& options;
   Pictures* pictures;  // Null where no frame is ever looked at.
   View& view;
   u8* ring;  // [stack][frame_size] observations of single frames, which others make.
-  // See `KnownResets`.
-  const State* known_states;
-  const Pictures* known_pictures;
+  const KnownStates& known;
 
-  RLB_FN const State& known_state(s32 i) const { return known_states[i]; }
+  RLB_FN const State& known_state(s32 i) const { return known.states[i]; }
   RLB_FN void show_known(const Console& c, s32 i, bool is_swapped) {
-    copy_shown(known_pictures[i], *pictures, is_swapped, c.s.session.height);
+    copy_shown(known.pictures_of(i), *pictures, is_swapped, c.s.session.height);
   }
 
   // The picture that the image is of, beside the one that is shown; kNoPicture if there is none.
