@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -380,18 +380,26 @@ class RL_Agent_CheckDevice(RL_Agent):
             raise DeviceMismatchError("agent.info_device", self._info_device, found, name)
 
     def _check_parameters(self, stage: str) -> None:
-        """Checks every module that is the agent, one of its attributes, or in a list of them."""
-        agent = self._agent
-        attributes = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
-        for path, module in pytree.tree_flatten_with_path(attributes)[0]:
-            if isinstance(module, torch.nn.Module):
-                name = ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
-                _check(
-                    self._device,
-                    stage,
-                    parameters=dict(module.named_parameters(name)),
-                    buffers=dict(module.named_buffers(name)),
-                )
+        for name, tensors in _parameters(self._agent, set()):
+            _check(self._device, stage, **{name: tensors})
+
+
+def _parameters(
+    agent: RL_Agent, seen: set[int], above: str = ""
+) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
+    """Yields those of an agent and its attributes: modules, agents, parameters; lists of them."""
+    seen.add(id(agent))
+    attributes = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
+    for path, leaf in pytree.tree_flatten_with_path(attributes)[0]:
+        keys = (str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+        name = above + ".".join(keys)
+        if isinstance(leaf, torch.nn.Module):
+            yield "parameters", dict(leaf.named_parameters(name))
+            yield "buffers", dict(leaf.named_buffers(name))
+        elif isinstance(leaf, torch.nn.Parameter):
+            yield "parameters", {name: leaf}
+        elif isinstance(leaf, RL_Agent) and id(leaf) not in seen:
+            yield from _parameters(leaf, seen, f"{name}.")
 
 
 def _check(device: torch.device, stage: str, **containers: Any) -> None:

@@ -269,6 +269,14 @@ def observation(device=CPU, n=2):
     return DictTensor({"frame": torch.zeros(n, 3, device=device)})
 
 
+class Teacher(RL_Agent):
+    """An agent that knows whose it is."""
+
+    def __init__(self, pupil, device):
+        self.pupil = pupil
+        self.model = torch.nn.BatchNorm1d(1, affine=False, device=device)
+
+
 class OnMeta(RL_Agent):
     """Right on meta but for one thing."""
 
@@ -276,6 +284,8 @@ class OnMeta(RL_Agent):
         self.wrong = wrong
         self.model = torch.nn.Linear(1, 1, device=self.on("parameters"))
         self.parts = [{"head": torch.nn.Linear(1, 1, device=self.on("listed"))}]
+        self.scale = torch.nn.Parameter(torch.zeros(1, device=self.on("parameter")))
+        self.teachers = [Teacher(self, self.on("teacher"))]
 
     def on(self, name):
         return "cpu" if self.wrong == name else "meta"
@@ -328,6 +338,8 @@ def test_an_agent_without_a_call_says_so():
     [
         ("parameters", "initial_state", "parameters/model.weight"),
         ("listed", "initial_state", "parameters/parts.0.head.weight"),
+        ("parameter", "initial_state", "parameters/scale"),
+        ("teacher", "initial_state", "buffers/teachers.0.model.running_mean"),
         ("initial_state", "initial_state", "state/memory"),
         ("action", "call", "action/logits"),
         ("state", "call", "new_state/memory"),

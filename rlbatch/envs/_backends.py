@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from typing import Any, NamedTuple, Protocol
 
 import gymnasium
@@ -156,8 +156,15 @@ class EnvList:
 
     def close(self) -> None:
         with ExitStack() as stack:  # Closes all of them, even if one raises.
-            for env in self.envs:
-                stack.callback(env.close)
+            for number in range(self.n_envs):
+                stack.callback(self._close, number)
+
+    def _close(self, number: int) -> None:
+        try:
+            self.envs[number].close()
+        except Exception as error:
+            add_environment_note(error, number)
+            raise
 
     def _values(self, actions: list[np.ndarray]) -> Sequence[Any]:
         """Returns one action per environment, as a value of the action space."""
@@ -202,10 +209,7 @@ class Vector:
                 "gym_env: expected AsyncVectorEnv to share its memory in the mode NEXT_STEP, got "
                 "shared_memory=False, which swallows the first step after a reset"
             )
-        self._seed: Any = None if seed is None else env_seeds(seed, self.n_envs)
-        if self._seed and not isinstance(own, (SyncVectorEnv, AsyncVectorEnv)):
-            # Atari's take signed integers of 32 bits, and count on from there.
-            self._seed = self._seed[0] % (2**31 - self.n_envs)
+        self._seeds = None if seed is None else env_seeds(seed, self.n_envs)
         self._ended = np.zeros(self.n_envs, np.bool_)
 
     def reset(self, env_info: DictTensor) -> Arrays:
@@ -219,8 +223,8 @@ class Vector:
                 f"env_info: expected none for a vector environment, got {list(env_info)}; "
                 "options per environment need a list of environments"
             )
-        self._reset(seed=self._seed)
-        self._seed, self._ended = None, np.zeros(self.n_envs, np.bool_)
+        self._first_reset() if self._seeds else self._reset()
+        self._seeds, self._ended = None, np.zeros(self.n_envs, np.bool_)
         return self._frames(range(self.n_envs))
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
@@ -264,6 +268,18 @@ class Vector:
         except Exception as error:
             self._note(error)
             raise
+
+    def _first_reset(self) -> None:
+        """Seeds every environment; or, where that is not possible, all of them with one seed."""
+        if isinstance(self.env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+            self._reset(seed=self._seeds)
+            return
+        seeds: Any = np.array(self._seeds) % 2**31  # Atari's take signed integers of 32 bits.
+        # Most others take one integer, and refuse an array in one of these ways.
+        with suppress(TypeError, ValueError, gymnasium.error.Error):
+            self._observation, _ = self.env.reset(seed=seeds)
+            return
+        self._reset(seed=int(seeds[0]) % (2**31 - self.n_envs))  # Some count on from there.
 
     def _frames(self, numbers: Sequence[int]) -> Arrays:
         """Returns copies: a vector environment may write the next observation over this one."""

@@ -8,7 +8,7 @@ import torch
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import Observation, VecEnv
-from rlbatch.errors import DeviceLike, DeviceMismatchError, as_device
+from rlbatch.errors import DeviceLike, DeviceMismatchError, as_present_device
 
 
 class DeviceEnv(VecEnv):
@@ -38,8 +38,8 @@ class DeviceEnv(VecEnv):
 
     def __init__(self, env: VecEnv, from_device: DeviceLike, to_device: DeviceLike):
         self.env = env
-        self.from_device = as_device(from_device, "from_device")
-        self.to_device = as_device(to_device, "to_device")
+        self.from_device = as_present_device(from_device, "from_device")
+        self.to_device = as_present_device(to_device, "to_device")
         self.device = self.to_device
         # VecEnv has these too, so that __getattr__ would not see them.
         self.autoreset = env.autoreset

@@ -9,6 +9,7 @@ import json
 import math
 import random
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -23,6 +24,7 @@ import torch
 from gymnasium import spaces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+import algos
 import algos.a2c.agent as a2c
 import algos.dqn.agent as dqn
 from algos import checkpoints, environments
@@ -967,6 +969,12 @@ def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
     assert checkpoints.load(result.folder, "x")["n_steps"] == 12
     rows = read_table(result.folder / "evaluation.csv")
     assert [float(row["evaluation/return_mean"]) for row in rows] == [1, 2, 3, 4]
+
+
+def test_what_is_missing_is_named_with_what_installs_it(monkeypatch):
+    monkeypatch.setitem(sys.modules, "rich", None)
+    with pytest.raises(ImportError, match=r"found no rich: pip install 'rlbatch\[algos\]'"):
+        importlib.reload(algos)
 
 
 # --- What all algorithms must do. ---

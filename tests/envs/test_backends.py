@@ -180,8 +180,9 @@ def test_close_closes_every_environment_even_if_one_raises():
             raise RuntimeError("failed on purpose")
 
     envs = [CountingGym(), Raises(), CountingGym()]
-    with pytest.raises(RuntimeError, match="failed on purpose"):
+    with pytest.raises(RuntimeError, match="failed on purpose") as caught:
         GymEnv(envs).close()
+    assert caught.value.environment == 1
     assert [env.closed for env in envs] == [True, True, True]
 
 
@@ -491,10 +492,38 @@ class TwoAtOnce(VectorEnv):
         return np.zeros((2, 1), np.float32), np.zeros(2), np.zeros(2, np.bool_), self.truncated, {}
 
 
-def test_consecutive_seeds_of_another_vector_environment_fit_in_31_bits():
+def test_another_vector_environment_gets_every_seed_as_a_signed_integer():
     own = TwoAtOnce()
+    env = GymEnvInf(own, seed=[2**31 + 3, 5])
+    env.reset()
+    assert own.seed.tolist() == [3, 5]
+    env.reset()
+    assert own.seed is None
+
+
+@pytest.mark.parametrize("refusal", [TypeError, ValueError, gymnasium.error.Error])
+def test_a_vector_environment_that_takes_one_seed_gets_the_first_in_31_bits(refusal):
+    class OneSeed(TwoAtOnce):
+        def reset(self, *, seed=None, options=None):
+            if not isinstance(seed, int):
+                raise refusal("seed: expected an integer")
+            return super().reset(seed=seed)
+
+    own = OneSeed()
     GymEnvInf(own, seed=[2**31 - 1, 5]).reset()
     assert own.seed + own.num_envs <= 2**31
+    GymEnvInf(own, seed=[7, 5]).reset()
+    assert own.seed == 7
+
+
+def test_what_fails_in_the_first_reset_of_a_vector_environment_is_told():
+    class Broken(TwoAtOnce):
+        def reset(self, *, seed=None, options=None):
+            raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom") as caught:
+        GymEnvInf(Broken(), seed=0).reset()
+    assert caught.value.__context__ is None
 
 
 def test_a_flag_that_is_a_float_is_refused():

@@ -128,11 +128,19 @@ def test_an_object_that_is_not_built_yet_has_no_attributes():
         _ = DeviceEnv.__new__(DeviceEnv).level
 
 
+@pytest.mark.gpu
 def test_devices_may_be_names_and_are_compared_with_their_index():
     env = DeviceEnv(CountingEnv([1]), "cpu", "cuda")
     assert env.to_device == env.device == as_device("cuda")
     assert env.to_device.index is not None
     assert env.from_device == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["from_device", "to_device"])
+def test_a_device_that_is_not_there_is_refused(name):
+    devices = {"from_device": "cpu", "to_device": "cpu"} | {name: "cuda:99"}
+    with pytest.raises(ValueError, match=f"{name}: expected one that is there, got cuda:99"):
+        DeviceEnv(CountingEnv([1]), **devices)
 
 
 def test_closing_closes_the_environment():

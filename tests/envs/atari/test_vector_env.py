@@ -3,9 +3,11 @@
 import gymnasium
 import numpy as np
 import pytest
+import torch
 from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
+from rlbatch import DictTensor
 from rlbatch.envs import GymEnvInf, check_env
 from rlbatch.envs.atari import GAMES, AtariVectorEnv
 from rlbatch.errors import CallOrderError
@@ -436,11 +438,22 @@ def test_what_was_returned_is_left_alone():
         assert all(np.array_equal(one, other) for one, other in zip(arrays, copies, strict=True))
 
 
-def test_batches_of_it_take_every_seed():
-    for seed in range(6):
-        env = GymEnvInf(AtariVectorEnv("pong", 2, num_threads=1), seed)
+@pytest.mark.parametrize("make", [AtariVectorEnv, ale_vector_env.AtariVectorEnv])
+def test_in_batches_every_environment_has_its_own_seed_however_they_are_split(make) -> None:
+    def frames(n_envs, seeds):
+        env = GymEnvInf(make("breakout", n_envs, num_threads=1), seeds)
         env.reset()
+        for t in range(40):
+            _, (observation, _) = env.step(DictTensor({"action": torch.full((n_envs,), t % 4)}))
         env.close()
+        return observation["frame"]
+
+    seeds = [0, 2**31 - 1, 2**32 - 1, 5, 5]
+    together = frames(5, seeds)
+    for part in (slice(0, 2), slice(2, 5)):
+        assert torch.equal(together[part], frames(len(seeds[part]), seeds[part]))
+    assert torch.equal(together[3], together[4])
+    assert not torch.equal(together[0], together[3])
 
 
 @pytest.mark.parametrize("radius", [np.inf, -np.inf, np.nan, 1e30])
