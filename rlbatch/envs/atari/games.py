@@ -99,6 +99,11 @@ class Game:
         return _ROM_BYTES[self.cart]
 
     @property
+    def frames_per_second(self) -> int:
+        """Of its television."""
+        return 50 if self.pal else 60
+
+    @property
     def rule(self) -> int:
         """Number of the game in alphabetical order: `Rule` in `native/rule.h`."""
         return list(GAMES).index(self.name)

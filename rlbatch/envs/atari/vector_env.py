@@ -47,9 +47,9 @@ _log = logging.getLogger(__name__)
 class AtariVectorEnv(VectorEnv):
     """A Gymnasium vector environment that answers as ale-py's `AtariVectorEnv` does, faster.
 
-    Same arguments, spaces, dtypes and infos; and with equal options, seeds and actions the same
-    observations, rewards and flags, bit for bit. Where ale-py's crashes, waits for ever or returns
-    uninitialised memory, this one raises an error or returns zeros.
+    Same arguments and a few more, same spaces, dtypes and infos; and with equal options, seeds and
+    actions the same observations, rewards and flags, bit for bit. Where ale-py's crashes, waits
+    for ever or returns uninitialised memory, this one raises an error or returns zeros.
 
     It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
     time; a child that is forked makes one of its own.
@@ -82,6 +82,10 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: Whether it sets `terminated`, and the game goes on.
         reward_clipping: Whether rewards are cut to -1, 0 and 1.
         use_fire_reset: Whether episodes begin with FIRE, in games that have it.
+        mode: Of the game, see `Game.modes`; None for its default. Not in ale-py's.
+        difficulty: Of the game, see `Game.difficulties`; None for its default. Not in ale-py's.
+        render_mode: "rgb_array", as Gymnasium's wrappers want it that record, or None. Not in
+            ale-py's.
 
     Raises:
         TypeError, ValueError: An argument is out of its range, or there is no such game.
@@ -120,9 +124,15 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: bool = False,
         reward_clipping: bool = True,
         use_fire_reset: bool = True,
+        mode: int | None = None,
+        difficulty: int | None = None,
+        render_mode: str | None = None,
     ):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
+        if render_mode not in (None, "rgb_array"):
+            raise ValueError(f"render_mode: expected 'rgb_array' or None, got {render_mode!r}")
+        self.render_mode = render_mode
         check_bool("continuous", continuous)
         check_bool("full_action_space", full_action_space)
         found = find_game(game)
@@ -150,7 +160,12 @@ class AtariVectorEnv(VectorEnv):
             max_num_frames_per_episode=max_num_frames_per_episode,
             repeat_action_probability=repeat_action_probability,
             full_action_space=bool(full_action_space or continuous),
+            mode=mode,
+            difficulty=difficulty,
         )
+        if render_mode:
+            fps = found.frames_per_second / frameskip
+            self.metadata |= {"render_modes": [render_mode], "render_fps": fps}
         self._batch = NativeBatch([found], num_envs, settings, max(num_threads, 0))
         self.num_envs, self.batch_size = num_envs, batch_size or num_envs
         self.grayscale, self.continuous = grayscale, continuous
@@ -375,6 +390,19 @@ class AtariVectorEnv(VectorEnv):
         if lost.any():
             final[lost] = observations[lost]
         return final
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Returns the pictures on the screens, [height, 160, 3] uint8 RGB each.
+
+        With `SAME_STEP`, of an environment whose episode has just ended, it is the first of the
+        next one.
+
+        Raises:
+            CallOrderError: Before the first `reset`, or between `send` and `recv`.
+        """
+        if self._ids is None:
+            raise CallOrderError("render: expected a reset before, got none")
+        return tuple(self._batch.render(list(range(self.num_envs))))
 
     def xla(self) -> None:
         """Is not offered: there are no functions for JAX.

@@ -15,7 +15,6 @@ from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._options import check_count
 from rlbatch.envs.atari.env import AtariEnv
 
-_NTSC_HZ, _PAL_HZ = 60, 50  # Frames of a console per second.
 _SUFFIXES = (".gif", ".mp4")
 # In hundredths of a second, the unit of the format. Browsers show what is shorter for a tenth of
 # a second.
@@ -142,7 +141,7 @@ def _random_policy(env: AtariEnv, seed: int | None) -> Policy:
 def _step_seconds(env: AtariEnv, ids: Sequence[int] | None) -> float:
     # PAL games are those with 250 lines, so screens of one height have one rate.
     game = env._batch.game_of[env._batch.ids(ids)[0]]
-    return env._batch.settings.frameskip / (_PAL_HZ if game.pal else _NTSC_HZ)
+    return env._batch.settings.frameskip / game.frames_per_second
 
 
 def _pictures(

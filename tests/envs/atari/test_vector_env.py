@@ -9,7 +9,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rlbatch import DictTensor
 from rlbatch.envs import GymEnvInf, check_env
-from rlbatch.envs.atari import GAMES, AtariVectorEnv
+from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
 from rlbatch.errors import CallOrderError
 
 ale_vector_env = pytest.importorskip("ale_py.vector_env")
@@ -240,6 +240,51 @@ def test_spaces_equal_ale_py(options):
         assert getattr(beside.ours, name) == getattr(beside.ale, name)
     for name in ("num_envs", "batch_size", "autoreset_mode", "metadata", "render_mode"):
         assert getattr(beside.ours, name) == getattr(beside.ale, name)
+
+
+# --- What ale-py's has not. ---
+
+
+@pytest.mark.parametrize("game", ["pong", "breakout", "space_invaders", "freeway", "adventure"])
+def test_mode_and_difficulty_are_those_of_a_single_environment(game) -> None:
+    """That equals ale-py's, see `test_env.py`."""
+    found = GAMES[game]
+    options = {"mode": found.modes[-1], "difficulty": found.difficulties[-1]}
+    env = AtariVectorEnv(game, 2, autoreset_mode="SameStep", **options)
+    beside, plain = AtariEnv(game, 2, seed=[3, 4], **options), AtariVectorEnv(game, 2)
+    observations, _ = env.reset(seed=3)
+    assert np.array_equal(observations, beside.reset()[0]["frame"])
+    plain.reset(seed=3)
+    differs = False
+    for t in range(50):
+        actions = np.full(2, t % len(found.minimal_actions))
+        observations, *_ = env.step(actions)
+        _, (following, _) = beside.step(DictTensor({"action": torch.from_numpy(actions)}))
+        assert np.array_equal(observations, following["frame"])
+        differs |= not np.array_equal(observations, plain.step(actions)[0])
+    assert differs
+
+
+def test_what_is_on_the_screens_can_be_recorded() -> None:
+    env = gymnasium.make_vec("rlbatch/Pong-v5", num_envs=3, render_mode="rgb_array", frameskip=2)
+    assert (env.render_mode, env.metadata["render_fps"]) == ("rgb_array", 30)
+    with pytest.raises(CallOrderError, match="render: expected a reset"):
+        env.render()
+    env.reset(seed=0)
+    beside = AtariEnv("pong", 3, seed=[0, 1, 2], repeat_action_probability=0.25, frameskip=2)
+    beside.reset()
+    for _ in range(5):
+        env.step(np.full(3, 2))
+        beside.step(DictTensor({"action": torch.full((3,), 2)}))
+    pictures = env.render()
+    assert [picture.shape for picture in pictures] == [(210, 160, 3)] * 3
+    assert np.array_equal(np.stack(pictures), beside.render())
+    env.unwrapped.send(np.zeros(3, np.int64))
+    with pytest.raises(CallOrderError):
+        env.render()
+    env.close()
+    with pytest.raises(ValueError, match="render_mode: expected 'rgb_array' or None, got 'human'"):
+        AtariVectorEnv("pong", 1, render_mode="human")
 
 
 # --- Fewer at a time. ---
