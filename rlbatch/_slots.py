@@ -3,14 +3,15 @@
 NOTE [ time alignment ]
 
 A slot is the storage of one trajectory, and belongs to one environment. Row `t` of a slot is
-written from three containers:
+written in three parts:
 
-    observation/...   what the agent saw at t
-    action/...        what it answered
-    _observation/...  what the environment returned after that action
+    observation/...   what the environment showed; before the agent is asked,
+    action/...        what the agent answered; before the environment is given it,
+    _observation/...  what the environment returned after that action.
 
-That happens after the step; or, where the environment writes into the slots itself (`step_into`),
-in parts: `observation/...` ahead of the step, the rest in and after it.
+So whoever changes in place what it is given, or what it has returned, changes nothing that is
+stored. An environment that writes into the slots itself (`step_into`) writes the last part, and
+the first one of `t + 1`.
 
 With an environment that resets itself, `observation/...` at `t + 1` is not `_observation/...` at
 `t` where an episode ended at `t`; elsewhere the two are equal. Rows at and after `lengths[slot]`
@@ -166,6 +167,14 @@ def _copies(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {k: v.clone(memory_format=torch.contiguous_format) for k, v in tensors.items()}
 
 
+class _Part(NamedTuple):
+    """One of the three parts of a row."""
+
+    name: str
+    keys: KeysView[str]
+    place: slice  # Among all keys.
+
+
 class SlotWriter:
     """Writes the slots of one worker's environments.
 
@@ -182,15 +191,16 @@ class SlotWriter:
         self.info = {key: tensor[mine] for key, tensor in store.info.items()}
         self.lengths = store.lengths[mine]
         self._longest = 0  # Not asked of the lengths, which the caller may have views of.
-        self._observation_keys = store.layout.observation.keys()
-        self._action_keys = store.layout.action.keys()
+        layout = store.layout
+        self._observation_keys = layout.observation.keys()
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
         self._dtypes = [row.dtype for row in self._rows(0)]
-        n = len(store.layout.observation)
-        self._all, self._observations = slice(None), slice(n)
-        self._actions = slice(n, n + len(store.layout.action))
+        n, n_actions = len(layout.observation), len(layout.action)
+        self._observation = _Part("observation", layout.observation.keys(), slice(0, n))
+        self._action = _Part("action", layout.action.keys(), slice(n, n + n_actions))
+        self._after = _Part("_observation", layout.observation.keys(), slice(n + n_actions, None))
 
     def version(self) -> int:
         """Returns how often the slots were changed in place, but for what NumPy wrote."""
@@ -216,7 +226,8 @@ class SlotWriter:
             DtypeMismatchError: A tensor has another dtype.
             DeviceMismatchError: A tensor is on another device.
         """
-        self._check_keys("info", info, self.info.keys())
+        if info.keys() != self.info.keys():
+            check_same_keys("storage: info, as in the first step", self.info, info)
         for key, tensor in info.items():
             target = self.info[key]
             check_same_rows(key, tensor, target, n_common=1, stage="storage")
@@ -225,22 +236,18 @@ class SlotWriter:
             else:
                 put_rows(target, running, tensor)
 
-    def write(
-        self,
-        t: int,
-        running: torch.Tensor | None,
-        observation: DictTensor,
-        action: DictTensor,
-        after: DictTensor,
+    def write_observation(
+        self, t: int, running: torch.Tensor | None, observation: DictTensor
     ) -> None:
-        """Writes one step, see NOTE [ time alignment ]. Nothing is cast, moved or left out.
+        """Writes `observation/...`, see NOTE [ time alignment ].
+
+        Nothing is cast, moved or left out. Environments are looked at in the first step of each
+        slot, after that for what would be cast or spread over all rows, which is cheap to see.
 
         Args:
             t: The step in the slot.
-            running: The environments that ran, [N] int64; None for all.
+            running: The environments that run, [N] int64; None for all.
             observation: [N, ...] before the step.
-            action: [N, ...].
-            after: [N, ...] after the step.
 
         Raises:
             KeyMismatchError: The keys are not those of the first step.
@@ -248,24 +255,33 @@ class SlotWriter:
             DtypeMismatchError: A tensor has another dtype.
             DeviceMismatchError: A tensor is on another device.
         """
-        self._check_keys("observation", observation, self._observation_keys)
-        self._check_keys("action", action, self._action_keys)
-        self._check_keys("_observation", after, self._observation_keys)
-        values = [observation.variables[key] for key in self._observation_keys]
-        values += [action.variables[key] for key in self._action_keys]
-        values += [after.variables[key] for key in self._observation_keys]
+        self._write(self._observation, t, running, observation, looks=not t)
+
+    def write_action(self, t: int, running: torch.Tensor | None, action: DictTensor) -> None:
+        """Writes `action/...`, [N, ...]; see `write_observation`. It is looked at in every step."""
+        self._write(self._action, t, running, action, looks=True)
+
+    def write_after(self, t: int, running: torch.Tensor | None, after: DictTensor) -> None:
+        """Writes `_observation/...`, [N, ...]; see `write_observation`."""
+        self._write(self._after, t, running, after, looks=not t)
+
+    def _write(
+        self, part: _Part, t: int, running: torch.Tensor | None, found: DictTensor, looks: bool
+    ) -> None:
+        if found.keys() != part.keys:
+            check_same_keys(f"storage: {part.name}, as in the first step", part.keys, found)
+        values, rows = [found.variables[key] for key in part.keys], self._rows(t)[part.place]
         if running is None:
-            # Agents are looked at in every step, environments in the first one of each slot; after
-            # that for what would be cast or spread over all rows, which is cheap to see.
             dtypes = [value.dtype for value in values]
-            is_usual = t > 0 and after.n_elems() == self.n_envs and dtypes == self._dtypes
-            part = self._actions if is_usual else self._all
-            self._check_values(part, values[part])
-            torch._foreach_copy_(self._rows(t), values)
+            is_usual = found.n_elems() == self.n_envs and dtypes == self._dtypes[part.place]
+            if looks or not is_usual:
+                self._check_values(part, values)
+            torch._foreach_copy_(rows, values)
             return
-        for key, row, value in zip(self.steps, self._rows(t), values, strict=True):
-            check_same_rows(key, value, row, n_common=1, stage="storage")
-            check_shape(f"storage: {key}", value, (len(running), *row.shape[1:]))
+        for key, row, value in zip(part.keys, rows, values, strict=True):
+            where = f"{part.name}/{key}"
+            check_same_rows(where, value, row, n_common=1, stage="storage")
+            check_shape(f"storage: {where}", value, (len(running), *row.shape[1:]))
             put_rows(row, running, value)
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
@@ -286,20 +302,6 @@ class SlotWriter:
         else:
             following = {key: torch.empty_like(row) for key, row in after.items()}
         return _arrays(after), _arrays(following), DictTensor(following)
-
-    def write_observation(self, t: int, observation: DictTensor) -> None:
-        """Writes `observation/...` alone, for a step that is written directly; see `write`."""
-        self._check_keys("observation", observation, self._observation_keys)
-        self._write_part(t, self._observations, [observation[k] for k in self._observation_keys])
-
-    def write_action(self, t: int, action: DictTensor) -> None:
-        """Writes `action/...` alone, for a step that is written directly; see `write`."""
-        self._check_keys("action", action, self._action_keys)
-        self._write_part(t, self._actions, [action.variables[k] for k in self._action_keys])
-
-    def _write_part(self, t: int, part: slice, values: list[torch.Tensor]) -> None:
-        self._check_values(part, values)
-        torch._foreach_copy_(self._rows(t)[part], values)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
         """Says how many steps of some slots, or with None of all, have been written."""
@@ -335,18 +337,14 @@ class SlotWriter:
         n = self.n_envs if running is None else len(running)
         return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
 
-    def _check_keys(self, name: str, found: DictTensor, expected: KeysView[str]) -> None:
-        if found.keys() != expected:
-            check_same_keys(f"storage: {name}, as in the first step", expected, found)
-
-    def _check_values(self, part: slice, values: list[torch.Tensor]) -> None:
+    def _check_values(self, part: _Part, values: list[torch.Tensor]) -> None:
         # As whole lists, which is cheap; only a difference is looked at key by key.
         forms = [(value.shape, value.dtype, value.device) for value in values]
-        if forms != self._forms[part]:
-            keys, rows = list(self.steps)[part], self._rows(0)[part]
-            for key, row, value in zip(keys, rows, values, strict=True):
-                check_same_rows(key, value, row, n_common=1, stage="storage")
-                check_shape(f"storage: {key}", value, row.shape)
+        if forms != self._forms[part.place]:
+            for key, row, value in zip(part.keys, self._rows(0)[part.place], values, strict=True):
+                where = f"{part.name}/{key}"
+                check_same_rows(where, value, row, n_common=1, stage="storage")
+                check_shape(f"storage: {where}", value, row.shape)
 
 
 def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:

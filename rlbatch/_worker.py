@@ -199,6 +199,7 @@ class Worker:
 
         Raises:
             EnvContractError: Not all of them run, or what it returns is no pair.
+            TypeError: What is in the pair is something else.
             DeviceMismatchError: The observation is not on the batcher's device.
         """
         started = time.perf_counter()
@@ -207,8 +208,7 @@ class Worker:
             raise EnvContractError(f"env.reset: expected (observation, running), got {answer!r}")
         self._observation, self._running = answer
         self.stats["env_s"] += time.perf_counter() - started
-        device = self._recipe.device
-        _check_device("env.reset", device, observation=self._observation, running=self._running)
+        self._look_at("env.reset", self._running, observation=self._observation)
         if len(self._running) != self.n_envs:
             raise EnvContractError(
                 f"reset: expected all {self.n_envs} environments to run, got {len(self._running)}"
@@ -236,7 +236,7 @@ class Worker:
         if self._slots is not None:
             self._start_slots(self._slots, self._slot_info())
             if self._is_direct:
-                self._slots.write_observation(0, self._observation)
+                self._slots.write_observation(0, None, self._observation)
         else:  # Agents may change their state in place, before there are slots.
             self._first_info = self._slot_info().clone()
         for t in range(self._recipe.n_timesteps):
@@ -265,28 +265,52 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
+        everyone, is_first = self._unless_everyone(), self._slots is None
+        is_direct = self._is_direct and not is_first
         history = self._history(t)
-        started = time.perf_counter()
+        begun = time.perf_counter()
+        if is_first:
+            seen = self._observation.clone()  # What is stored later may be changed until then.
+        elif not is_direct:
+            self._slots.write_observation(t, everyone, self._observation)
+        asked = time.perf_counter()
         action, state = self._act(t, history)
         acted = time.perf_counter()
-        versions = versions_of(action.variables) if t <= 1 else {}
-        given = _shallow(action)
-        if self._is_direct and self._slots is not None:
-            arrays, following_arrays, following = self._slots.direct(t)
-            self.env.step_into(given, arrays, following_arrays)
-            stepped = time.perf_counter()
-            check_left_alone("env.step: action/", action.variables, versions)
-            self._slots.write_action(t, action)
+        if is_first:
+            _check_device("agent.__call__", self._recipe.device, action=action, state=state)
+            chosen = action.clone()
         else:
-            (after, _), (following, running) = _two_pairs(self.env.step(given))
+            self._slots.write_action(t, everyone, action)
+        given = time.perf_counter()
+        if is_direct:
+            after_arrays, following_arrays, following = self._slots.direct(t)
+            self.env.step_into(_shallow(action), after_arrays, following_arrays)
             stepped = time.perf_counter()
-            check_left_alone("env.step: action/", action.variables, versions)
-            state = self._store(t, action, state, after, following, running)
+        else:
+            (after, _), (following, running) = _two_pairs(self.env.step(_shallow(action)))
+            stepped = time.perf_counter()
+            if is_first:
+                self._look_at("env.step", running, _observation=after, observation=following)
+                self._start_first_slots(seen, chosen)
+            state = self._store(t, state, after, following, running)
         self._observation, self._state = following, state
-        self.stats["agent_s"] += acted - started
-        self.stats["env_s"] += stepped - acted
-        self.stats["storage_s"] += time.perf_counter() - stepped
+        self.stats["agent_s"] += acted - asked
+        self.stats["env_s"] += stepped - given
+        self.stats["storage_s"] += time.perf_counter() - begun - (acted - asked) - (stepped - given)
         self.stats["n_steps"] += 1
+
+    def _look_at(self, stage: str, running: torch.Tensor, **observations: DictTensor) -> None:
+        """Looks at what an environment has returned, once.
+
+        Raises:
+            TypeError: It is no DictTensor and no tensor.
+            DeviceMismatchError: It is not on the batcher's device.
+        """
+        for name, observation in observations.items():
+            _check_is_dicttensor(stage, name, observation)
+        if not isinstance(running, torch.Tensor):
+            raise TypeError(f"{stage}: running: expected a tensor, got {running!r}")
+        _check_device(stage, self._recipe.device, **observations, running=running)
 
     def _act(self, t: int, history: TemporalDictTensor | None) -> tuple[DictTensor, DictTensor]:
         """Returns the agent's output and its new state, which may be changed in place.
@@ -297,11 +321,13 @@ class Worker:
         """
         # It may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        looks = t <= 1  # It takes its time.
-        versions = versions_of(observation.variables) if looks else {}
-        of_info = versions_of(self._agent_info.variables) if looks else {}
+        # That of an observation does no harm to what is stored. It may to the environment.
+        versions = versions_of(observation.variables) if t <= 1 else {}
+        of_info = versions_of(self._agent_info.variables)
         stored = None if self._slots is None else self._slots.version()
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        if torch.is_grad_enabled():  # Which it has turned on for all that follows.
+            torch.set_grad_enabled(False)
         if not _is_answer(answer):
             _refuse_answer(answer)
         check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
@@ -318,35 +344,29 @@ class Worker:
     def _store(
         self,
         t: int,
-        action: DictTensor,
         state: DictTensor,
         after: DictTensor,
         following: DictTensor,
         running: torch.Tensor,
     ) -> DictTensor:
-        """Writes a step, and drops what has ended; returns the state of what runs on."""
-        everyone = self._unless_everyone()
-        if self._slots is None:  # Environments are looked at once.
-            device = self._recipe.device
-            _check_device("agent.__call__", device, action=action, state=state)
-            _check_device("env.step", device, _observation=after, observation=following)
-            _check_device("env.step", device, running=running)
-        slots = self._slots or self._first_slots(action)
-        slots.write(t, everyone, self._observation, action, after)
+        """Writes what a step led to, and drops what has ended; returns the state of the rest."""
+        everyone, slots = self._unless_everyone(), self._slots
+        slots.write_after(t, everyone, after)
         if self._is_direct and t + 1 < self._recipe.n_timesteps:
-            slots.write_observation(t + 1, following)
+            slots.write_observation(t + 1, None, following)
         if len(running) != len(self._running):
             slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
             state = self._narrow(running, state)
         self._running = running
         return state
 
-    def _first_slots(self, action: DictTensor) -> SlotWriter:
-        """Returns the place to write to, now that it is known what is written."""
+    def _start_first_slots(self, observation: DictTensor, action: DictTensor) -> None:
+        """Gets the place to write to, now that it is known what is written; does so."""
         info = specs_of(self._first_info)
-        self._slots = self._allocate(Layout(specs_of(self._observation), specs_of(action), info))
+        self._slots = self._allocate(Layout(specs_of(observation), specs_of(action), info))
         self._start_slots(self._slots, self._first_info)
-        return self._slots
+        self._slots.write_observation(0, self._unless_everyone(), observation)
+        self._slots.write_action(0, self._unless_everyone(), action)
 
     def _start_slots(self, slots: SlotWriter, info: DictTensor) -> None:
         """Writes what a slot holds once: with it a trajectory can be replayed from its start."""

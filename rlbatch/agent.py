@@ -186,11 +186,12 @@ def replay_agent(
 
     Raises:
         ValueError: There are no steps to replay.
-        TypeError: A step returns no pair, or its output is no DictTensor.
+        TypeError: They are no Trajectories; a step returns no pair, or its output is no DictTensor.
         ShapeError: An output has not one row per trajectory.
         KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
             first step.
     """
+    _check_trajectories(trajectories)
     replay = getattr(agent, replay_method_name)
     outputs: list[DictTensor] = []
     state = None
@@ -205,6 +206,12 @@ def replay_agent(
         outputs.append(output.clone())  # It may share memory with a state that is changed in place.
     stacked = {key: torch.stack([output[key] for output in outputs], dim=1) for key in outputs[0]}
     return TemporalDictTensor(stacked, lengths=lengths.clone())
+
+
+def _check_trajectories(trajectories: Any) -> None:
+    if not isinstance(trajectories, Trajectories):
+        found = type(trajectories).__name__
+        raise TypeError(f"trajectories: expected Trajectories, as of `get`, got a {found}")
 
 
 def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -> None:
@@ -247,7 +254,11 @@ def replay_agent_stateless(
 
     Returns:
         What the method returns: a TemporalDictTensor [B, T, ...].
+
+    Raises:
+        TypeError: They are no Trajectories.
     """
+    _check_trajectories(trajectories)
     return getattr(agent, replay_method_name)(trajectories)
 
 

@@ -65,7 +65,7 @@ class _State(Enum):
     IDLE = "idle: call reset or execute"
     EXECUTING = "executing: call get"
     CLOSED = "closed"
-    FAILED = "failed: a worker raised or died, see the error before"
+    FAILED = "failed: a worker raised or died, or Ctrl-C came while it worked; see the error before"
 
 
 def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:

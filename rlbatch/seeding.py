@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -108,7 +108,7 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
         ValueError: The number of seeds is no multiple of `n_processes`, or one is negative.
         TypeError: `seeds` is neither, or one is no integer.
     """
-    if isinstance(seeds, (int, np.integer)):
+    if isinstance(seeds, (int, np.integer)) or getattr(seeds, "ndim", None) == 0:
         root = _non_negative("seeds", seeds)
         values = _seeds_from(root, 0, n_processes)
         return [Seed(value, root, k) for k, value in enumerate(values)]
@@ -190,7 +190,7 @@ def _entropy(seeds: Sequence[int]) -> int:
     return seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
 
 
-def _non_negative(name: str, seed: int) -> int:
+def _non_negative(name: str, seed: Any) -> int:
     try:
         seed = operator.index(seed)
     except TypeError:

@@ -139,6 +139,15 @@ def test_gradients_flow_through_a_replay():
         assert parameter.grad.abs().sum() > 0
 
 
+@pytest.mark.parametrize("replay", [replay_agent, replay_agent_stateless])
+def test_what_is_no_trajectories_is_not_replayed(replay):
+    steps = trajectories_on("cpu").trajectories
+    with pytest.raises(
+        TypeError, match="^trajectories: expected Trajectories, as of `get`, got a "
+    ):
+        replay(FeedForward(), steps, "call_replay")
+
+
 def test_a_replay_ends_with_the_longest_trajectory():
     info = DictTensor()
     frames = torch.zeros(2, 9, 3, dtype=torch.int64)

@@ -256,15 +256,126 @@ def test_arguments_may_be_what_only_a_process_can_be_given(n_processes, tmp_path
             pass
 
 
-def test_an_environment_may_not_change_the_actions_which_are_stored():
-    class Clips(CountingEnv):
-        def step(self, action):
-            action["action"].clamp_(0, 1)
-            return super().step(action)
+class InPlace(CountingEnv):
+    """Writes every observation over the last one, and clips its actions in place."""
 
-    with RL_Batcher(2, Rewriter, {}, lambda seed: Clips([9]), {}, 0, seeds=0) as batcher:
+    shown = None
+
+    def reset(self, env_info=None):
+        observation, running = super().reset(env_info)
+        return self.over_the_last(observation), running
+
+    def step(self, action):
+        action["action"].clamp_(0, 1)
+        (after, ran), (following, running) = super().step(action)
+        if len(running) < len(ran):
+            return (after, ran), (following, running)
+        over = self.over_the_last(after)
+        return (over, ran), (over, running)
+
+    def over_the_last(self, observation):
+        if self.shown is None:
+            self.shown = observation.clone()
+        for key, tensor in observation.items():
+            self.shown[key].copy_(tensor)
+        return self.shown
+
+
+class InPlaceInNumPy(InPlace):
+    """Does so with arrays, which PyTorch does not see change."""
+
+    def over_the_last(self, observation):
+        if self.shown is None:
+            self.shown = {key: tensor.numpy().copy() for key, tensor in observation.items()}
+        for key, tensor in observation.items():
+            self.shown[key][...] = tensor.numpy()
+        return DictTensor({key: torch.from_numpy(array) for key, array in self.shown.items()})
+
+
+class ActsOutside(RL_Agent):
+    """Answers with what it sees, and with actions that are too large."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        seen = observation["frame"].clone()
+        return DictTensor({"action": seen[:, 2] + 2, "seen": seen}), DictTensor()
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+@pytest.mark.parametrize("create_env", [InPlace, InPlaceInNumPy])
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_an_environment_may_change_in_place_what_it_is_given_and_what_it_showed(
+    create_env, autoreset, n_processes
+):
+    env_args = {"lengths": [7, 7], "autoreset": autoreset}
+
+    def make(seed, **env_args):
+        return create_env(**env_args)
+
+    with RL_Batcher(3, ActsOutside, {}, make, env_args, n_processes, seeds=0) as batcher:
         batcher.reset()
-        with pytest.raises(ValueError, match="env.step: action/action: expected it to be left"):
+        for first in (0, 3):
+            batcher.execute()
+            steps = batcher.get()[0].trajectories
+            assert torch.equal(steps["observation/frame"], steps["action/seen"])
+            assert steps["observation/frame"][0, :, 2].tolist() == [first + k for k in range(3)]
+            assert steps["_observation/frame"][0, :, 2].tolist() == [
+                first + k + 1 for k in range(3)
+            ]
+            assert torch.equal(steps["action/action"], steps["action/seen"][..., 2] + 2)
+
+
+class TurnsGradientsOn(CountingAgent):
+    def __call__(self, *arguments):
+        torch.set_grad_enabled(True)
+        return super().__call__(*arguments)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_agent_may_turn_gradients_on(n_processes):
+    def create_env(seed):
+        return CountingEnv([9, 9])
+
+    with RL_Batcher(3, TurnsGradientsOn, {}, create_env, {}, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        for _ in range(2):
+            batcher.execute()
+            assert batcher.get()[0].trajectories.n_timesteps() == 3
+
+
+class Late(RL_Agent):
+    """Changes in place what it is given, in one step."""
+
+    n_calls = 0
+
+    def __init__(self, part, at):
+        self.part, self.at = part, at
+
+    def __call__(self, state, observation, agent_info, history=None):
+        self.n_calls += 1
+        if self.n_calls == self.at:
+            {"observation": observation["frame"], "info": agent_info["epsilon"]}[self.part].mul_(2)
+        return DictTensor({"action": observation["option"]}), DictTensor()
+
+
+def test_what_an_agent_changes_late_is_stored_as_the_environment_showed_it():
+    agent_args = {"part": "observation", "at": 4}
+    with RL_Batcher(
+        5, Late, agent_args, lambda seed: CountingEnv([9, 9]), {}, 0, seeds=0
+    ) as batcher:
+        batcher.reset(DictTensor({"epsilon": torch.ones(2)}))
+        batcher.execute()
+        steps = batcher.get()[0].trajectories
+        assert steps["observation/frame"][0, :, 2].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("at", [1, 4])
+def test_what_an_agent_is_told_may_not_be_changed_in_place(at):
+    agent_args = {"part": "info", "at": at}
+    with RL_Batcher(
+        5, Late, agent_args, lambda seed: CountingEnv([9, 9]), {}, 0, seeds=0
+    ) as batcher:
+        batcher.reset(DictTensor({"epsilon": torch.ones(2)}))
+        with pytest.raises(ValueError, match="agent_info/epsilon: expected it to be left as it is"):
             batcher.execute()
 
 

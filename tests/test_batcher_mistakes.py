@@ -451,9 +451,23 @@ class ResetsAlone(CountingEnv):
         return super().reset(env_info)[0]
 
 
+class ResetsToAList(CountingEnv):
+    def reset(self, env_info=None):
+        observation, running = super().reset(env_info)
+        return observation, running.tolist()
+
+
+class ResetsToADict(CountingEnv):
+    def reset(self, env_info=None):
+        observation, running = super().reset(env_info)
+        return dict(observation), running
+
+
 @pytest.mark.parametrize(
     ("env", "message"),
     [
+        (ResetsToAList, r"env.reset: running: expected a tensor, got \[0, 1\]"),
+        (ResetsToADict, r"env.reset: observation: expected a DictTensor, got \{"),
         (StepsOnce, r"env.step: expected \(\(observation, running\), .*, got"),
         (StepsLikeGymnasium, r"env.step: expected \(\(observation, running\), .*, got"),
         (ResetsAlone, r"env.reset: expected \(observation, running\), got"),
@@ -461,7 +475,7 @@ class ResetsAlone(CountingEnv):
 )
 def test_an_environment_that_returns_another_form_is_named(env, message):
     with make_batcher(create_env=lambda seed: env([3, 4]), env_args={}) as batcher:
-        with pytest.raises(EnvContractError, match=message):
+        with pytest.raises((EnvContractError, TypeError), match=message):
             acquire_anew(batcher)
 
 

@@ -96,6 +96,10 @@ def test_numpy_integers_are_seeds():
     assert all(type(seed) is int for seed in env_seeds(np.array([1, 2]), 2))
 
 
+def test_a_tensor_without_dimensions_is_a_seed():
+    assert process_seeds(torch.tensor(7), 2) == process_seeds(np.array(7), 2) == process_seeds(7, 2)
+
+
 def test_negative_seeds_are_refused():
     with pytest.raises(ValueError, match="^seed: expected an integer >= 0, got -1$"):
         env_seeds(-1, 2)

@@ -284,13 +284,13 @@ def done_has_two_dimensions(env, when, observation, running):
     return with_key(observation, "done", observation["done"][:, None]), running
 
 
-@breaks("step: keys, shapes and dtypes stay as in the first reset")
+@breaks("step: keys stay as in the first reset")
 def a_key_comes_later(env, when, observation, running):
     extra = DictTensor({"extra": observation["reward"]} if when == "after" else {})
     return observation + extra, running
 
 
-@breaks("step: keys, shapes and dtypes stay as in the first reset")
+@breaks("step: frame stays as in the first reset, .*int64.* got .*int32")
 def a_dtype_changes_later(env, when, observation, running):
     if when == "following":
         observation = with_key(observation, "frame", observation["frame"].int())
@@ -455,7 +455,7 @@ def test_an_environment_that_takes_no_other_keys_is_named():
                 raise KeyError("unknown")
             return super().step(action)
 
-    with pytest.raises(EnvContractError, match="step: takes actions, and ignores other keys") as e:
+    with pytest.raises(EnvContractError, match="step: ignores other keys") as e:
         check_env(Strict([2]))
     assert isinstance(e.value.__cause__, KeyError)
 

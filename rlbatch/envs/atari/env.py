@@ -104,6 +104,7 @@ class AtariEnv(VecEnv):
         self,
         game: str | None = None,
         n_envs: int = 1,
+        *,
         device: DeviceLike = "cpu",
         seed: int | Sequence[int] | None = None,
         games: Sequence[str] | None = None,
