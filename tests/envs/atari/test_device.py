@@ -278,6 +278,25 @@ def test_states_go_to_a_gpu_and_back(make: MakeEnv) -> None:
     assert torch.equal(kernels.render([1, 2]).cpu(), native.render([1, 2]))
 
 
+def test_pictures_of_several_games(make: MakeEnv) -> None:
+    """Whose actions differ."""
+    native, kernels = (
+        made(games=["pong", "freeway"], n_envs=4, seed=1) for made in (AtariEnv, make)
+    )
+    for env in (native, kernels):
+        env.reset()
+    assert torch.equal(kernels.render([3, 0]).cpu(), native.render([3, 0]))
+
+
+def test_the_last_action_is_what_it_was(make: MakeEnv) -> None:
+    env = make("pong", 2, seed=1)
+    env.reset()
+    action = torch.tensor([2, 3], device=env.device)
+    (after, _), (following, _) = env.step(DictTensor({"action": action}))
+    action.fill_(0)
+    assert after["last_action"].tolist() == following["last_action"].tolist() == [2, 3]
+
+
 def test_a_console_of_ale_py(make: MakeEnv) -> None:
     ale = ale_py.ALEInterface()
     ale.loadROM(str(rom_folder() / "space_invaders.bin"))
@@ -577,13 +596,14 @@ def test_an_action_may_be_a_view(make: MakeEnv) -> None:
 # --- Errors. ---
 
 
-def test_an_action_that_does_not_exist_is_reported(make: MakeEnv) -> None:
+@pytest.mark.parametrize("call", ["reset", "render", "get_ram", "get_state"])
+def test_an_action_that_does_not_exist_is_reported(make: MakeEnv, call: str) -> None:
     env = make("pong", 2, seed=0)
     env.reset()
     env._steps.step(torch.tensor([0, 6], device=env.device))  # On a GPU, `step` does not look.
     with pytest.raises(ValueError, match="from 0 to 5"):
-        env.get_ram()
-    env.get_ram()
+        getattr(env, call)()
+    getattr(env, call)()
 
 
 @pytest.mark.parametrize("action", [-1, 6, 2**32 + 2, -(2**63)])
