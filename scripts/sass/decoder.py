@@ -333,6 +333,7 @@ class Decoder:
         self.i.table = int(names[0][1:])
         if self.stem != "BMOV":
             self._operation(self.stem)
+            self._sources(0, [text for text in operands if _PREDICATE.fullmatch(text)])
         elif operands[0] == names[0]:
             self._operation("BMOV_SET")
             self._sources(1)

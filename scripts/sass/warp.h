@@ -129,9 +129,10 @@ class Warp : private Memory {
 
   void break_off() {
     Words& barrier = barriers_[i_->table];
+    const u32 going = all_conditions();
     u32 others = 0;
-    for_each(mask_, [&](int l) { others |= barrier[l]; });
-    for_each(others, [&](int l) { barrier[l] &= barrier[l] & mask_ ? ~mask_ : ~0u; });
+    for_each(going, [&](int l) { others |= barrier[l]; });
+    for_each(others, [&](int l) { barrier[l] &= barrier[l] & going ? ~going : ~0u; });
   }
 
   u32 all_conditions() const {
