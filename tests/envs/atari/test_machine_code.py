@@ -95,3 +95,10 @@ def test_what_is_not_known_is_an_error() -> None:
         Decoder("FROB R1, R2", 0, 0, {}).decode()
     with pytest.raises(sass.SassError, match="operand 'Q7'"):
         Decoder("MOV R1, Q7", 0, 0, {}).decode()
+
+
+def test_threads_leave_a_barrier_under_both_conditions() -> None:
+    under_two = Decoder("@P1 BREAK P2, B3", 0, 0, {}).decode()
+    assert (under_two.table, under_two.n_conditions) == (3, 1)
+    assert under_two.conditions[0].index == 2
+    assert Decoder("@P1 BREAK B3", 0, 0, {}).decode().n_conditions == 0
