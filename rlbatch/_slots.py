@@ -196,7 +196,6 @@ class SlotWriter:
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
-        self._dtypes = [row.dtype for row in self._rows(0)]
         n, n_actions = len(layout.observation), len(layout.action)
         self._observation = _Part("observation", layout.observation.keys(), slice(0, n))
         self._action = _Part("action", layout.action.keys(), slice(n, n + n_actions))
@@ -241,8 +240,7 @@ class SlotWriter:
     ) -> None:
         """Writes `observation/...`, see NOTE [ time alignment ].
 
-        Nothing is cast, moved or left out. Environments are looked at in the first step of each
-        slot, after that for what would be cast or spread over all rows, which is cheap to see.
+        Nothing is cast, moved, spread or left out.
 
         Args:
             t: The step in the slot.
@@ -255,28 +253,24 @@ class SlotWriter:
             DtypeMismatchError: A tensor has another dtype.
             DeviceMismatchError: A tensor is on another device.
         """
-        self._write(self._observation, t, running, observation, looks=not t)
+        self._write(self._observation, t, running, observation)
 
     def write_action(self, t: int, running: torch.Tensor | None, action: DictTensor) -> None:
-        """Writes `action/...`, [N, ...]; see `write_observation`. It is looked at in every step."""
-        self._write(self._action, t, running, action, looks=True)
+        """Writes `action/...`, [N, ...]; see `write_observation`."""
+        self._write(self._action, t, running, action)
 
     def write_after(self, t: int, running: torch.Tensor | None, after: DictTensor) -> None:
         """Writes `_observation/...`, [N, ...]; see `write_observation`."""
-        self._write(self._after, t, running, after, looks=not t)
+        self._write(self._after, t, running, after)
 
-    def _write(
-        self, part: _Part, t: int, running: torch.Tensor | None, found: DictTensor, looks: bool
-    ) -> None:
+    def _write(self, part: _Part, t: int, running: torch.Tensor | None, found: DictTensor) -> None:
         if found.keys() != part.keys:
             check_same_keys(f"storage: {part.name}, as in the first step", part.keys, found)
         values, rows = [found.variables[key] for key in part.keys], self._rows(t)[part.place]
         if running is None:
-            dtypes = [value.dtype for value in values]
-            is_usual = found.n_elems() == self.n_envs and dtypes == self._dtypes[part.place]
-            if looks or not is_usual:
-                self._check_values(part, values)
-            torch._foreach_copy_(rows, values)
+            self._check_values(part, values)
+            if rows:
+                torch._foreach_copy_(rows, values)
             return
         for key, row, value in zip(part.keys, rows, values, strict=True):
             where = f"{part.name}/{key}"

@@ -206,9 +206,10 @@ class Worker:
         answer = self.env.reset(env_info.clone())  # What it was given is stored.
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise EnvContractError(f"env.reset: expected (observation, running), got {answer!r}")
-        self._observation, self._running = answer
+        self._observation, running = answer
         self.stats["env_s"] += time.perf_counter() - started
-        self._look_at("env.reset", self._running, observation=self._observation)
+        self._look_at("env.reset", running, observation=self._observation)
+        self._running = running.clone()
         if len(self._running) != self.n_envs:
             raise EnvContractError(
                 f"reset: expected all {self.n_envs} environments to run, got {len(self._running)}"
@@ -284,15 +285,15 @@ class Worker:
         given = time.perf_counter()
         if is_direct:
             after_arrays, following_arrays, following = self._slots.direct(t)
-            self.env.step_into(_shallow(action), after_arrays, following_arrays)
+            self.env.step_into(_for_env(action), after_arrays, following_arrays)
             stepped = time.perf_counter()
         else:
-            (after, _), (following, running) = _two_pairs(self.env.step(_shallow(action)))
+            (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
             stepped = time.perf_counter()
             if is_first:
                 self._look_at("env.step", running, _observation=after, observation=following)
                 self._start_first_slots(seen, chosen)
-            state = self._store(t, state, after, following, running)
+            state = self._store(t, everyone, state, after, following, running)
         self._observation, self._state = following, state
         self.stats["agent_s"] += acted - asked
         self.stats["env_s"] += stepped - given
@@ -344,20 +345,20 @@ class Worker:
     def _store(
         self,
         t: int,
+        everyone: torch.Tensor | None,
         state: DictTensor,
         after: DictTensor,
         following: DictTensor,
         running: torch.Tensor,
     ) -> DictTensor:
         """Writes what a step led to, and drops what has ended; returns the state of the rest."""
-        everyone, slots = self._unless_everyone(), self._slots
-        slots.write_after(t, everyone, after)
+        self._slots.write_after(t, everyone, after)
         if self._is_direct and t + 1 < self._recipe.n_timesteps:
-            slots.write_observation(t + 1, None, following)
+            self._slots.write_observation(t + 1, None, following)
         if len(running) != len(self._running):
-            slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
+            self._slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
             state = self._narrow(running, state)
-        self._running = running
+            self._running = running.clone()  # The environment may write there again.
         return state
 
     def _start_first_slots(self, observation: DictTensor, action: DictTensor) -> None:
@@ -431,6 +432,16 @@ class _Named:
 def _shallow(tensors: DictTensor) -> DictTensor:
     """Returns the same tensors in a dict of their own."""
     return DictTensor.unchecked(tensors.variables.copy())
+
+
+def _for_env(output: DictTensor) -> DictTensor:
+    """Returns an agent's output, with actions that may be changed in place."""
+    return DictTensor.unchecked(
+        {
+            key: tensor.clone() if key == "action" or key.startswith("action/") else tensor
+            for key, tensor in output.variables.items()
+        }
+    )
 
 
 def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:

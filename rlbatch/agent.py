@@ -391,17 +391,18 @@ class RL_Agent_CheckDevice(RL_Agent):
             raise DeviceMismatchError("agent.info_device", self._info_device, found, name)
 
     def _check_parameters(self, stage: str) -> None:
-        for name, tensors in _parameters(self._agent, set()):
+        for name, tensors in _parameters({"": self._agent}, set()):
             _check(self._device, stage, **{name: tensors})
 
 
+_REGISTRIES = ("_parameters", "_buffers", "_modules")  # Attributes of a `Module`.
+
+
 def _parameters(
-    agent: RL_Agent, seen: set[int], above: str = ""
+    values: dict[str, Any], seen: set[int], above: str = ""
 ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yields those of an agent and its attributes: modules, agents, parameters; lists of them."""
-    seen.add(id(agent))
-    attributes = {"": agent} if isinstance(agent, torch.nn.Module) else vars(agent)
-    for path, leaf in pytree.tree_flatten_with_path(attributes)[0]:
+    """Yields those of modules and agents, in lists and in attributes of agents too."""
+    for path, leaf in pytree.tree_flatten_with_path(values)[0]:
         keys = (str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
         name = above + ".".join(keys)
         if isinstance(leaf, torch.nn.Module):
@@ -409,8 +410,10 @@ def _parameters(
             yield "buffers", dict(leaf.named_buffers(name))
         elif isinstance(leaf, torch.nn.Parameter):
             yield "parameters", {name: leaf}
-        elif isinstance(leaf, RL_Agent) and id(leaf) not in seen:
-            yield from _parameters(leaf, seen, f"{name}.")
+        if isinstance(leaf, RL_Agent) and id(leaf) not in seen:
+            seen.add(id(leaf))
+            attributes = {key: one for key, one in vars(leaf).items() if key not in _REGISTRIES}
+            yield from _parameters(attributes, seen, f"{name}." if name else "")
 
 
 def _check(device: torch.device, stage: str, **containers: Any) -> None:

@@ -278,12 +278,14 @@ def observation(device=CPU, n=2):
     return DictTensor({"frame": torch.zeros(n, 3, device=device)})
 
 
-class Teacher(RL_Agent):
-    """An agent that knows whose it is."""
+class Teacher(RL_Agent, torch.nn.Module):
+    """An agent that is a module, and knows whose it is."""
 
-    def __init__(self, pupil, device):
+    def __init__(self, pupil, device, device_of_list):
+        super().__init__()
         self.pupil = pupil
         self.model = torch.nn.BatchNorm1d(1, affine=False, device=device)
+        self.unregistered = [torch.nn.Parameter(torch.zeros(1, device=device_of_list))]
 
 
 class OnMeta(RL_Agent):
@@ -294,7 +296,7 @@ class OnMeta(RL_Agent):
         self.model = torch.nn.Linear(1, 1, device=self.on("parameters"))
         self.parts = [{"head": torch.nn.Linear(1, 1, device=self.on("listed"))}]
         self.scale = torch.nn.Parameter(torch.zeros(1, device=self.on("parameter")))
-        self.teachers = [Teacher(self, self.on("teacher"))]
+        self.teachers = [Teacher(self, self.on("teacher"), self.on("list of a module"))]
 
     def on(self, name):
         return "cpu" if self.wrong == name else "meta"
@@ -349,6 +351,7 @@ def test_an_agent_without_a_call_says_so():
         ("listed", "initial_state", "parameters/parts.0.head.weight"),
         ("parameter", "initial_state", "parameters/scale"),
         ("teacher", "initial_state", "buffers/teachers.0.model.running_mean"),
+        ("list of a module", "initial_state", "parameters/teachers.0.unregistered.0"),
         ("initial_state", "initial_state", "state/memory"),
         ("action", "call", "action/logits"),
         ("state", "call", "new_state/memory"),

@@ -262,66 +262,97 @@ class InPlace(CountingEnv):
     shown = None
 
     def reset(self, env_info=None):
-        observation, running = super().reset(env_info)
-        return self.over_the_last(observation), running
+        return self.over_the_last(*super().reset(env_info))
 
     def step(self, action):
         action["action"].clamp_(0, 1)
         (after, ran), (following, running) = super().step(action)
-        if len(running) < len(ran):
-            return (after, ran), (following, running)
-        over = self.over_the_last(after)
-        return (over, ran), (over, running)
+        shown = self.over_the_last(following, running)
+        return ((after, ran.clone()) if len(running) < len(ran) else shown), shown
 
-    def over_the_last(self, observation):
+    def over_the_last(self, observation, running):
         if self.shown is None:
             self.shown = observation.clone()
-        for key, tensor in observation.items():
-            self.shown[key].copy_(tensor)
-        return self.shown
+            self.shown.set("running", running.clone())
+        n = len(running)
+        for key, tensor in (*observation.items(), ("running", running)):
+            self.write(self.shown[key][:n], tensor)
+        now = {key: tensor[:n] for key, tensor in self.shown.items()}
+        running = now.pop("running")
+        return DictTensor(now), running
+
+    def write(self, place, tensor):
+        place.copy_(tensor)
 
 
 class InPlaceInNumPy(InPlace):
     """Does so with arrays, which PyTorch does not see change."""
 
-    def over_the_last(self, observation):
-        if self.shown is None:
-            self.shown = {key: tensor.numpy().copy() for key, tensor in observation.items()}
-        for key, tensor in observation.items():
-            self.shown[key][...] = tensor.numpy()
-        return DictTensor({key: torch.from_numpy(array) for key, array in self.shown.items()})
+    def write(self, place, tensor):
+        place.numpy()[...] = tensor.numpy()
 
 
 class ActsOutside(RL_Agent):
-    """Answers with what it sees, and with actions that are too large."""
+    """Answers with what it sees, and with actions that are too large, which it remembers."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"last": torch.zeros(B, dtype=torch.int64)})
 
     def __call__(self, state, observation, agent_info, history=None):
         seen = observation["frame"].clone()
-        return DictTensor({"action": seen[:, 2] + 2, "seen": seen}), DictTensor()
+        action = seen[:, 2] + 2
+        output = {"action": action, "seen": seen, "last": state["last"]}
+        return DictTensor(output), DictTensor({"last": action})
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])
 @pytest.mark.parametrize("create_env", [InPlace, InPlaceInNumPy])
-@pytest.mark.parametrize("autoreset", [False, True])
+@pytest.mark.parametrize(("autoreset", "lengths"), [(False, [4, 5, 9]), (True, [9, 9, 9])])
 def test_an_environment_may_change_in_place_what_it_is_given_and_what_it_showed(
-    create_env, autoreset, n_processes
+    create_env, autoreset, lengths, n_processes
 ):
-    env_args = {"lengths": [7, 7], "autoreset": autoreset}
+    def make(seed):
+        return create_env(lengths, autoreset)
 
-    def make(seed, **env_args):
-        return create_env(**env_args)
-
-    with RL_Batcher(3, ActsOutside, {}, make, env_args, n_processes, seeds=0) as batcher:
+    with RL_Batcher(3, ActsOutside, {}, make, {}, n_processes, seeds=0) as batcher:
         batcher.reset()
         for first in (0, 3):
             batcher.execute()
-            steps = batcher.get()[0].trajectories
-            assert torch.equal(steps["observation/frame"], steps["action/seen"])
-            assert steps["observation/frame"][0, :, 2].tolist() == [first + k for k in range(3)]
-            assert steps["_observation/frame"][0, :, 2].tolist() == [
-                first + k + 1 for k in range(3)
-            ]
-            assert torch.equal(steps["action/action"], steps["action/seen"][..., 2] + 2)
+            found = batcher.get()[0]
+            steps = found.trajectories
+            assert steps.lengths.tolist() == [min(n - first, 3) for n in lengths]
+            mask = steps.mask(torch.bool)
+            seen = steps["action/seen"]
+            assert torch.equal(steps["observation/frame"], seen)
+            assert torch.equal(steps["action/action"][mask], seen[..., 2][mask] + 2)
+            for row in range(3):
+                n = int(steps.lengths[row])
+                expected = [[row, 0, first + t] for t in range(n + 1)]
+                assert seen[row, :n].tolist() == expected[:-1]
+                assert steps["_observation/frame"][row, :n].tolist() == expected[1:]
+            assert found.info["agent_state/last"].tolist() == [first + 1 if first else 0] * 3
+            assert steps["action/last"][2, 1:].tolist() == [first + 2, first + 3]
+
+
+class Silent(RL_Agent):
+    def __call__(self, state, observation, agent_info, history=None):
+        return DictTensor(), DictTensor()
+
+
+class ActsAlone(CountingEnv):
+    """Takes no actions."""
+
+    def step(self, action):
+        assert action.empty()
+        return super().step(DictTensor({"action": torch.zeros_like(self.running)}))
+
+
+def test_an_agent_may_have_nothing_to_say():
+    with RL_Batcher(3, Silent, {}, lambda seed: ActsAlone([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        steps = batcher.get()[0].trajectories
+        assert steps["observation/frame"][0, :, 2].tolist() == [0, 1, 2]
 
 
 class TurnsGradientsOn(CountingAgent):

@@ -274,9 +274,9 @@ class Vector:
         if isinstance(self.env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
             self._reset(seed=self._seeds)
             return
-        seeds: Any = np.array(self._seeds) % 2**31  # Atari's take signed integers of 32 bits.
-        # Most others take one integer, and refuse an array in one of these ways.
-        with suppress(TypeError, ValueError, gymnasium.error.Error):
+        # Atari's take signed integers of 32 bits.
+        seeds: Any = np.array([seed % 2**31 for seed in self._seeds or ()])
+        with suppress(Exception):  # As of most others, which take one integer.
             self._observation, _ = self.env.reset(seed=seeds)
             return
         self._reset(seed=int(seeds[0]) % (2**31 - self.n_envs))  # Some count on from there.

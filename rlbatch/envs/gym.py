@@ -41,7 +41,8 @@ class GymEnv(VecEnv):
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or
             one int per environment; used in the first `reset`, after which the random streams go
             on. None: not reproducible. A vector environment that is none of Gymnasium's two
-            (`SyncVectorEnv`, `AsyncVectorEnv`) is seeded with one int.
+            (`SyncVectorEnv`, `AsyncVectorEnv`) gets an array of them or, if it does not take that,
+            the first.
 
     Raises:
         TypeError: `gym_env` is neither, or a space is not supported.

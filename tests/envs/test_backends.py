@@ -494,14 +494,14 @@ class TwoAtOnce(VectorEnv):
 
 def test_another_vector_environment_gets_every_seed_as_a_signed_integer():
     own = TwoAtOnce()
-    env = GymEnvInf(own, seed=[2**31 + 3, 5])
+    env = GymEnvInf(own, seed=[2**31 + 3, 2**70 + 5])
     env.reset()
-    assert own.seed.tolist() == [3, 5]
+    assert (own.seed.tolist(), own.seed.dtype) == ([3, 5], np.int64)
     env.reset()
     assert own.seed is None
 
 
-@pytest.mark.parametrize("refusal", [TypeError, ValueError, gymnasium.error.Error])
+@pytest.mark.parametrize("refusal", [TypeError, ValueError, AssertionError])
 def test_a_vector_environment_that_takes_one_seed_gets_the_first_in_31_bits(refusal):
     class OneSeed(TwoAtOnce):
         def reset(self, *, seed=None, options=None):

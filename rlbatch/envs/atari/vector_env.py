@@ -84,8 +84,8 @@ class AtariVectorEnv(VectorEnv):
         use_fire_reset: Whether episodes begin with FIRE, in games that have it.
         mode: Of the game, see `Game.modes`; None for its default. Not in ale-py's.
         difficulty: Of the game, see `Game.difficulties`; None for its default. Not in ale-py's.
-        render_mode: "rgb_array", as Gymnasium's wrappers want it that record, or None. Not in
-            ale-py's.
+        render_mode: "rgb_array", as Gymnasium's wrappers want it that record, or None; with a
+            `batch_size`, None. Not in ale-py's.
 
     Raises:
         TypeError, ValueError: An argument is out of its range, or there is no such game.
@@ -133,6 +133,10 @@ class AtariVectorEnv(VectorEnv):
         if render_mode not in (None, "rgb_array"):
             raise ValueError(f"render_mode: expected 'rgb_array' or None, got {render_mode!r}")
         self.render_mode = render_mode
+        if render_mode and batch_size not in (0, num_envs):  # Some are always under way.
+            raise ValueError(
+                f"render_mode: expected None with a batch_size of {batch_size}, got {render_mode!r}"
+            )
         check_bool("continuous", continuous)
         check_bool("full_action_space", full_action_space)
         found = find_game(game)

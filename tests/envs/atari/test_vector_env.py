@@ -285,6 +285,8 @@ def test_what_is_on_the_screens_can_be_recorded() -> None:
     env.close()
     with pytest.raises(ValueError, match="render_mode: expected 'rgb_array' or None, got 'human'"):
         AtariVectorEnv("pong", 1, render_mode="human")
+    with pytest.raises(ValueError, match="render_mode: expected None with a batch_size of 1, got"):
+        AtariVectorEnv("pong", 2, batch_size=1, render_mode="rgb_array")
 
 
 # --- Fewer at a time. ---
