@@ -122,7 +122,9 @@ def create_atari(
     """
     name = env_id.removeprefix("ale_py:")
     sticky = 0.25 if name.startswith("ALE/") else 0.0
-    return AtariEnv(name, n_envs, device, seed, repeat_action_probability=sticky, **options)
+    return AtariEnv(
+        name, n_envs, device=device, seed=seed, repeat_action_probability=sticky, **options
+    )
 
 
 def whole_episodes_ended(steps: TemporalDictTensor) -> torch.Tensor:
