@@ -24,6 +24,7 @@ _UNDOCUMENTED = frozenset(
 )
 _JSR, _JMP, _JMP_INDIRECT, _RTS, _RTI, _BRK = 0x20, 0x4C, 0x6C, 0x60, 0x40, 0x00
 _ENDS = (_JMP, _JMP_INDIRECT, _JSR, _RTS, _RTI, _BRK)
+_PUSHES = (0x08, 0x48)  # PHP, PHA.
 _WAITS = (0x10FB, 0xD0FB)  # BPL and BNE to an instruction that may read the timer.
 _HOT_SPOT = 0xFF8  # Of the first bank.
 _PART = 512  # `kPartBytes` in `native/program.h`.
@@ -62,7 +63,8 @@ class _Instruction:
         reaches_page_0 = self.length == 2 and self.opcode & 0xF in (4, 5, 6) and self.operand < 0x80
         is_store = self.opcode & 0xE0 == 0x80
         reaches_other = self.length == 3 and not self.operand & 0x1000
-        return is_wait or (reaches_page_0 and not is_store) or reaches_other
+        pushes = self.opcode in _PUSHES  # Where a stack is in the TIA.
+        return is_wait or (reaches_page_0 and not is_store) or reaches_other or pushes
 
 
 def _length(opcode: int) -> int:
