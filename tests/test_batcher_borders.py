@@ -1010,3 +1010,50 @@ def test_a_batcher_that_is_forgotten_closes_its_environments():
     del batcher
     gc.collect()
     assert envs[0].closed
+
+
+class Learns(CountingAgent):
+    """Is told of a weight, which is to be as it was."""
+
+    def __init__(self, weight):
+        self.update({"weight": weight})
+
+    def update(self, info):
+        assert info["weight"].requires_grad
+        assert info["weight"].is_leaf
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_what_an_agent_is_given_requires_gradients_as_before(n_processes):
+    weight = torch.zeros(3, requires_grad=True)
+    create_env = lambda seed: CountingEnv([9])  # noqa: E731
+    with RL_Batcher(2, Learns, {"weight": weight}, create_env, {}, n_processes, seeds=0) as batcher:
+        batcher.update({"weight": weight})
+
+
+class Sees(RL_Agent):
+    @torch.inference_mode()
+    def __call__(self, state, observation, agent_info, history=None):
+        return DictTensor({"action": observation["frame"][:, 0] * 0}), DictTensor()
+
+
+class InferringEnv(CountingEnv):
+    @torch.inference_mode()
+    def reset(self, env_info=None):
+        return super().reset(env_info)
+
+    @torch.inference_mode()
+    def step(self, action):
+        return super().step(action)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_agents_and_environments_may_run_in_inference_mode(n_processes):
+    create_env = lambda seed: InferringEnv([5, 9])  # noqa: E731
+    with RL_Batcher(3, Sees, {}, create_env, {}, n_processes, seeds=0) as batcher:
+        batcher.reset()
+        for lengths in ([3, 3], [2, 3]):
+            batcher.execute()
+            found = batcher.get()[0]
+            assert found.trajectories.lengths.tolist() == lengths
+            replay_agent(Sees(), found)

@@ -248,9 +248,29 @@ def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
                 batcher.get(timeout=0.5)
             assert "test_batcher_failures.py" in caught.value.child_traceback
             assert caught.value.child_traceback.count(" in step\n") == 2  # One of each process.
+            assert "\0" not in caught.value.child_traceback
     assert batcher.get(blocking=False) == (None, None)
     with Timer():
         batcher.close()
+
+
+def test_no_time_at_all_is_a_timeout():
+    batcher = make_batcher(1, create_env=sleeping, env_args={})
+    batcher.reset()
+    batcher.execute()
+    with pytest.raises(WorkerTimeoutError, match="within 0 s"), Timer():
+        batcher.get(timeout=0)
+    batcher.close()
+
+
+def test_close_does_not_raise_what_nobody_asked_for():
+    batcher = make_batcher(
+        1, create_env=lambda seed: GymEnv([FailingGym(at_step=1)], seed), env_args={}
+    )
+    batcher.reset()
+    batcher.execute()
+    assert batcher._workers[0].connection.poll(SOON_S)  # It has raised.
+    batcher.close()
 
 
 def test_a_worker_that_hangs_in_reset_is_given_up():

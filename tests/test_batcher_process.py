@@ -192,3 +192,25 @@ def test_what_is_more_than_numbers_reaches_a_process_too():
 
 def test_a_part_of_a_tensor_reaches_a_process_without_the_rest():
     assert len(dumps(torch.zeros(1000, 1000)[0], torch.device("cpu"))) < 10_000
+
+
+READS = """
+import sys
+from tests.batchers import make_batcher
+from tests.helpers import CountingEnv
+
+def create_env(seed):
+    assert sys.stdin.read() == ""
+    return CountingEnv([9])
+
+make_batcher(1, create_env=create_env, env_args={}).close()
+print(sys.stdin.read())
+"""
+
+
+def test_what_the_caller_is_told_is_not_read_by_workers():
+    command = [sys.executable, "-c", READS]
+    found = subprocess.run(
+        command, input="for the caller", capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    assert found.stdout == "for the caller\n", found.stderr

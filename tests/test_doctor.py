@@ -90,3 +90,18 @@ def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> N
     assert "apt install g++" in printed
     assert "Atari ROMs     MISSING" in printed
     assert "pip install 'rlbatch[atari]'" in printed
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_what_a_gpu_needs_is_missing_only_where_there_is_one(monkeypatch, is_there) -> None:
+    def missing() -> None:
+        raise build.BuildError("no CuPy")
+
+    monkeypatch.setattr(build, "import_cupy", missing)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
+    assert doctor.check_cupy().is_fine is (False if is_there else None)
+
+
+@pytest.mark.parametrize("is_fine", [False, None])
+def test_what_is_not_there_comes_with_its_remedy(is_fine) -> None:
+    assert "-> mend it" in doctor._paragraph("GPU", doctor.Finding(is_fine, "none", "mend it"))

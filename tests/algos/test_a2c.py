@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from algos import checkpoints
 from algos.a2c.agent import create_agent
 from algos.a2c.train import Config, loss, main, train
 from algos.a2c.window import Window
@@ -358,3 +359,9 @@ def test_compiled_features_are_the_same():
             gradients.append([p.grad for p in model.parameters() if p.grad is not None])
         torch.testing.assert_close(compiled.features(frame), plain.features(frame))
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+
+
+def test_the_learning_rate_goes_down_to_its_last_share(tmp_path):
+    train(small(tmp_path / "run", anneal_learning_rate=True, learning_rate=0.5))
+    (group,) = checkpoints.load(tmp_path / "run", "a2c")["optimizer"]["param_groups"]
+    assert group["lr"] == pytest.approx(0.5 / 12)

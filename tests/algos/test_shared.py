@@ -54,7 +54,7 @@ from algos.reproducibility import get_generators, set_generators, set_up
 from algos.run import Averages, Run
 from algos.videos import check_can_draw, record_episode
 from rlbatch import CallOrderError, DictTensor, RL_Agent, RL_Batcher, TemporalDictTensor
-from rlbatch.envs import GymEnvInf
+from rlbatch.envs import GymEnv, GymEnvInf
 from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
 
 # --- Policies. ---
@@ -189,13 +189,13 @@ def test_observations_are_flat_and_real_actions_are_clipped():
     observation_space, action_space = spaces_of(TWO_STATES)
     assert observation_space.shape == (2,)
     assert action_space == spaces.Discrete(2)
-    env = create_env("Pendulum-v1", 1, "cpu", seed=0)
-    env.reset()
-    (within, _), _ = env.step(DictTensor({"action": torch.tensor([[2.0]])}))
-    env = create_env("Pendulum-v1", 1, "cpu", seed=0)
-    env.reset()
-    (beyond, _), _ = env.step(DictTensor({"action": torch.tensor([[50.0]])}))
-    assert torch.equal(within["frame"], beyond["frame"])
+    rewards = []
+    for action in (1.0, 50.0):  # Which costs the square of it.
+        env = create_env("MountainCarContinuous-v0", 1, "cpu", seed=0)
+        env.reset()
+        (after, _), _ = env.step(DictTensor({"action": torch.tensor([[action]])}))
+        rewards.append(after["reward"])
+    assert torch.equal(*rewards)
 
 
 @pytest.mark.parametrize(
@@ -975,6 +975,40 @@ def test_what_is_missing_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     with pytest.raises(ImportError, match=r"found no rich: pip install 'rlbatch\[algos\]'"):
         importlib.reload(algos)
+
+
+@pytest.mark.parametrize(
+    ("env_id", "probability"),
+    [("ALE/Pong-v5", 0.25), ("ale_py:ALE/Pong-v5", 0.25), ("PongNoFrameskip-v4", 0), ("pong", 0)],
+)
+def test_actions_are_sticky_where_gymnasiums_are(env_id, probability):
+    env = create_env(env_id, 1, "cpu", seed=0, autoreset=True)
+    assert env._batch.settings.repeat_action_probability == probability
+    env.close()
+
+
+def test_frames_are_centred_and_scaled():
+    net = NatureCNN((4, 84, 84), 16)
+    frame = torch.randint(0, 256, (2, 4, 84, 84), dtype=torch.uint8)
+    mean, scale = torch.randint(0, 100, (84, 84)).float(), torch.tensor(40.0)
+    plain = torch.nn.Sequential(net._first, *net._others)
+    torch.testing.assert_close(net(frame), plain(frame.float() / 255))
+    net.normalize(mean, scale)
+    torch.testing.assert_close(net(frame), plain((frame.float() - mean) / scale))
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+def test_the_fastest_convolutions_are_looked_for_where_runs_may_differ(is_deterministic):
+    set_up(0, is_deterministic, torch.get_num_threads())
+    assert torch.backends.cudnn.benchmark is not is_deterministic
+    set_up(0, False, torch.get_num_threads())
+
+
+def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(GymEnv, "close", lambda env: closed.append(env))
+    record_episode(tmp_path / "one.gif", Constant("cpu"), "CartPole-v1", 0, False)
+    assert len(closed) == 1
 
 
 # --- What all algorithms must do. ---

@@ -526,6 +526,15 @@ def test_what_fails_in_the_first_reset_of_a_vector_environment_is_told():
     assert caught.value.__context__ is None
 
 
+def test_where_two_fail_none_of_them_is_named():
+    env = GymEnv(AsyncVectorEnv([partial(FailingGym, at_step=0)] * 2, context="fork"))
+    env.reset()
+    with pytest.raises(RuntimeError) as caught:
+        env.step(actions(0, 0))
+    assert not hasattr(caught.value, "environment")
+    env._backend.env.close(terminate=True)
+
+
 def test_a_flag_that_is_a_float_is_refused():
     own = TwoAtOnce()
     own.truncated = np.zeros(2)

@@ -105,3 +105,10 @@ def test_a_game_may_be_there_twice():
 
 def test_no_limit_of_frames_is_0_for_the_library():
     assert native_options(Settings(max_num_frames_per_episode=None)).max_frames == 0
+
+
+def test_states_fit_where_the_default_difficulty_is_named() -> None:
+    named, default = (AtariEnv("pong", 1, seed=0, difficulty=one, **SMALL) for one in (0, None))
+    named.reset()
+    default.reset()
+    default.set_state([0], named.get_state())

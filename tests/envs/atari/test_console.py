@@ -537,3 +537,16 @@ def test_a_state_tells_its_frames():
     found = state.getFrameNumber(), state.getEpisodeFrameNumber()
     assert found == (console.getFrameNumber(), console.getEpisodeFrameNumber())
     assert found[0] != found[1]
+
+
+def test_without_a_seed_the_time_of_day_is_one(monkeypatch) -> None:
+    def ram_at(now: float) -> bytes:
+        monkeypatch.setattr("rlbatch.envs.atari.console.time.time", lambda: now)
+        console = Console()
+        console.setFloat("repeat_action_probability", 0.5)
+        console.loadROM("breakout")
+        for t in range(200):
+            console.act((1, 3, 4)[t % 3])
+        return console.getRAM().tobytes()
+
+    assert ram_at(1.0) == ram_at(1.0) != ram_at(2.0)

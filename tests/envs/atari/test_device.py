@@ -288,6 +288,18 @@ def test_pictures_of_several_games(make: MakeEnv) -> None:
     assert torch.equal(kernels.render([3, 0]).cpu(), native.render([3, 0]))
 
 
+def test_what_is_observed_is_what_to_act_on_where_a_life_is_lost(make: MakeEnv) -> None:
+    options = {"life_loss_info": True, "img_height": 20, "img_width": 20}
+    env, n_lost = make("breakout", 2, seed=1, **options), 0
+    env.reset()
+    for t in range(120):
+        action = torch.tensor([t % 4, 1], device=env.device)
+        _, (following, _) = env.step(DictTensor({"action": action}))
+        check_equal(env.observe(), following.to("cpu"), f"step {t}")
+        n_lost += int((following["initial_state"] & (following["episode_length"] > 0)).sum())
+    assert n_lost
+
+
 def test_the_last_action_is_what_it_was(make: MakeEnv) -> None:
     env = make("pong", 2, seed=1)
     env.reset()
