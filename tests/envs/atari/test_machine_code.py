@@ -58,9 +58,9 @@ def test_machine_code_does_what_the_cpu_core_does(game, seed, n_warps, monkeypat
     assert 0 < misses < slots
 
 
-# The last one's resets are known, also with sticky actions.
+# space_war has its stack in the TIA. The last one's resets are known, also with sticky actions.
 @pytest.mark.slow
-@pytest.mark.parametrize("game", ["sir_lancelot", "elevator_action", "breakout"])
+@pytest.mark.parametrize("game", ["sir_lancelot", "space_war", "elevator_action", "breakout"])
 def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
     monkeypatch.setenv(build.GRID_VARIABLE, "0")
     options = {"repeat_action_probability": 0.25}
