@@ -266,7 +266,8 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
-        everyone, is_first = self._unless_everyone(), self._slots is None
+        everyone = None if self.autoreset else self._unless_everyone()
+        is_first = self._slots is None
         is_direct = self._is_direct and not is_first
         history = self._history(t)
         begun = time.perf_counter()
@@ -324,7 +325,8 @@ class Worker:
         state, observation = _shallow(self._state), _shallow(self._observation)
         # That of an observation does no harm to what is stored. It may to the environment.
         versions = versions_of(observation.variables) if t <= 1 else {}
-        of_info = versions_of(self._agent_info.variables)
+        told = self._agent_info.variables
+        of_info = versions_of(told) if told else {}
         stored = None if self._slots is None else self._slots.version()
         answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
@@ -436,12 +438,11 @@ def _shallow(tensors: DictTensor) -> DictTensor:
 
 def _for_env(output: DictTensor) -> DictTensor:
     """Returns an agent's output, with actions that may be changed in place."""
-    return DictTensor.unchecked(
-        {
-            key: tensor.clone() if key == "action" or key.startswith("action/") else tensor
-            for key, tensor in output.variables.items()
-        }
-    )
+    given = output.variables.copy()
+    for key in given:
+        if key == "action" or key.startswith("action/"):
+            given[key] = given[key].clone()
+    return DictTensor.unchecked(given)
 
 
 def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
