@@ -192,7 +192,6 @@ class SlotWriter:
         self.lengths = store.lengths[mine]
         self._longest = 0  # Not asked of the lengths, which the caller may have views of.
         layout = store.layout
-        self._observation_keys = layout.observation.keys()
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
         self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
@@ -289,7 +288,7 @@ class SlotWriter:
         return self._kept(self._direct_at, t, self._make_direct)
 
     def _make_direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
-        keys = self._observation_keys
+        keys = self._observation.keys
         after = {key: self.steps[f"_observation/{key}"][:, t] for key in keys}
         if t + 1 < self.n_timesteps:
             following = {key: self.steps[f"observation/{key}"][:, t + 1] for key in keys}
