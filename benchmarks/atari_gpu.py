@@ -242,7 +242,7 @@ def compile_alone(config: Config, report: Report) -> None:
             for name in ("cold_s", "warm_s"):
                 started = time.perf_counter()
                 build.cubin_path(build.defines(find_game(game)), architecture)
-                report.figure(f"compile/{name}", time.perf_counter() - started)
+                tell(report, f"compile/{name}", time.perf_counter() - started)
         finally:
             os.environ.pop("XDG_CACHE_HOME")
             if before is not None:
@@ -262,9 +262,14 @@ def measured(report: Report, name: str, measure: Callable[..., Any], *arguments:
         return None
     except Exception:
         traceback.print_exc()
-    print(f"{name}: {figure}", flush=True)  # Should the rest never come.
-    report.figure(name, figure)
+    tell(report, name, figure)
     return figure
+
+
+def tell(report: Report, name: str, figure: Any) -> None:
+    """Reports a figure, and prints it, should the rest never come."""
+    print(f"{name}: {figure}", flush=True)
+    report.figure(name, figure)
 
 
 def geomean(values: list[float]) -> float:
@@ -286,8 +291,8 @@ def kernels(config: Config, report: Report) -> None:
     """Reports what the kernels take to compile, in memory and per step."""
     compile_alone(config, report)
     env = AtariEnv(config.games[0], 2, device=config.device)
-    report.figure("bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
-    report.figure("kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
+    tell(report, "bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
+    tell(report, "kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
     env.close()
     for game in config.sweep_games:
         measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)

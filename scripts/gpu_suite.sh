@@ -113,22 +113,8 @@ side_by_side=()
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
     --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
     -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
-for command in "${benchmarks[@]}"; do
-    name=$(tr -cs 'a-z0-9\n' _ <<<"benchmark_$command")
-    compile_before "$name"
-    step "$name" bash -c "benchmark $command"
-done
-# The first figure is how many of a warp's 32 threads work at a time.
-metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
-metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
-metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
-metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
-metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
-# Two steps of those that are measured: four launches each, after a reset, `observe` and three more.
-step kernel_profile ncu --clock-control none --kernel-name "regex:rlb_(step|observe)" --launch-skip 16 \
-    --launch-count 8 --metrics "$metrics" "$PYTHON" -m benchmarks.atari_gpu \
-    --device cuda --parts games --games pong
-# In full warps and in one that is not. The checkers make the kernels hundreds of times slower.
+# What checks comes before what measures. In full warps and in one that is not: the checkers make the kernels
+# hundreds of times slower.
 short=("${two[@]}" --n-envs 136 --n-steps 1)
 check() { # TOOL OPTION...: runs a checker, of kernels that the options name.
     # Without PyTorch's cache a tensor's end is the end of an allocation.
@@ -141,6 +127,21 @@ check memcheck --kernel-name kns=rlb_ --report-api-errors no
 # Not of rlb_step, which takes the checker longer than a step's limit: its threads share a program, behind one
 # barrier. tests/envs/atari/test_sanitizers.py watches all kernels, and all memory, on a host.
 check racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save --kernel-name kns=rlb_restore
+# The first figure is how many of a warp's 32 threads work at a time.
+metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
+metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
+metrics+=,smsp__average_warps_issue_stalled_no_instruction_per_issue_active.ratio
+metrics+=,smsp__average_warps_issue_stalled_long_scoreboard_per_issue_active.ratio
+metrics+=,l1tex__t_sector_hit_rate.pct,dram__bytes.sum,gpu__time_duration.sum
+# Two steps of those that are measured: four launches each, after a reset, `observe` and three more.
+step kernel_profile ncu --clock-control none --kernel-name "regex:rlb_(step|observe)" --launch-skip 16 \
+    --launch-count 8 --metrics "$metrics" "$PYTHON" -m benchmarks.atari_gpu \
+    --device cuda --parts games --games pong
+for command in "${benchmarks[@]}"; do
+    name=$(tr -cs 'a-z0-9\n' _ <<<"benchmark_$command")
+    compile_before "$name"
+    step "$name" bash -c "benchmark $command"
+done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
 # Evaluations play a few environments on the CPU, beside the training.
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
