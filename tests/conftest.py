@@ -1,6 +1,7 @@
 """The devices that tests run on, and the time they have."""
 
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -18,6 +19,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Adds `--minutes`, for a run of as many tests as fit."""
     text = "start no test later than so many minutes after the start, but skip it"
     parser.addoption("--minutes", type=float, default=float("inf"), help=text)
+
+
+def pytest_configure() -> None:
+    """Lets Ctrl-C interrupt, which a shell has its background jobs ignore, as do their children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

@@ -526,8 +526,6 @@ def run_script(tmp_path, ending, stop=None):
         text=True,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
-        # Shells have their background jobs ignore Ctrl-C, which children inherit.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     lines = [process.stdout.readline() for _ in range(2)]
     if stop is not None:
