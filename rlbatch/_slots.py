@@ -266,16 +266,23 @@ class SlotWriter:
         if found.keys() != part.keys:
             check_same_keys(f"storage: {part.name}, as in the first step", part.keys, found)
         values, rows = [found.variables[key] for key in part.keys], self._rows(t)[part.place]
-        if running is None:
-            self._check_values(part, values)
-            if rows:
-                torch._foreach_copy_(rows, values)
-            return
+        # As whole lists, which is cheap; only a difference is looked at key by key.
+        forms = [(value.shape, value.dtype, value.device) for value in values]
+        if running is not None or forms != self._forms[part.place]:
+            self._check_values(part, rows, values, self.n_envs if running is None else len(running))
+        if running is not None:
+            for row, value in zip(rows, values, strict=True):
+                put_rows(row, running, value)
+        elif rows:
+            torch._foreach_copy_(rows, values)
+
+    def _check_values(
+        self, part: _Part, rows: list[torch.Tensor], values: list[torch.Tensor], n_running: int
+    ) -> None:
         for key, row, value in zip(part.keys, rows, values, strict=True):
             where = f"{part.name}/{key}"
             check_same_rows(where, value, row, n_common=1, stage="storage")
-            check_shape(f"storage: {where}", value, (len(running), *row.shape[1:]))
-            put_rows(row, running, value)
+            check_shape(f"storage: {where}", value, (n_running, *row.shape[1:]))
 
     def direct(self, t: int) -> tuple[Arrays, Arrays, DictTensor]:
         """Returns where a step may be written by the environment itself, on a CPU.
@@ -329,15 +336,6 @@ class SlotWriter:
             past = {key: take_rows(tensor, running) for key, tensor in past.items()}
         n = self.n_envs if running is None else len(running)
         return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
-
-    def _check_values(self, part: _Part, values: list[torch.Tensor]) -> None:
-        # As whole lists, which is cheap; only a difference is looked at key by key.
-        forms = [(value.shape, value.dtype, value.device) for value in values]
-        if forms != self._forms[part.place]:
-            for key, row, value in zip(part.keys, self._rows(0)[part.place], values, strict=True):
-                where = f"{part.name}/{key}"
-                check_same_rows(where, value, row, n_common=1, stage="storage")
-                check_shape(f"storage: {where}", value, row.shape)
 
 
 def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:

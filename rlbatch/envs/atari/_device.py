@@ -141,6 +141,10 @@ class DeviceBatch(Batch):
     def _bytes(self, n: int, size: int) -> torch.Tensor:
         return torch.zeros((n, size), dtype=torch.uint8, device=self.device)
 
+    def _place_of(self, number: int) -> int:
+        """Returns where one of the games in turn is among `games`."""
+        return self.games.index(self._in_turn[number])
+
     def _n_of(self, game: int) -> int:
         """Returns how many environments play a game."""
         return len(range(game, self.n_envs, len(self._in_turn)))
@@ -154,7 +158,7 @@ class DeviceBatch(Batch):
             "game": bytes(spec),
             "options": bytes(native_options(self.settings)),
             "resize": self._resize(game),
-            "resets": bytes(host.known_resets(self.games.index(game))),
+            "resets": bytes(host.known_resets(self._place_of(number))),
             "rom": image.ljust(_MAX_ROM, b"\0")[:_MAX_ROM],
         }
         tensors = {
@@ -187,7 +191,7 @@ class DeviceBatch(Batch):
         self, number: int, host: NativeBatch, tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Returns `KnownStates` of a game. Of states that show the same, one has the pictures."""
-        game = self.games.index(self._in_turn[number])
+        game = self._place_of(number)
         n_bytes = self._kernels[0].sizes["State"]
         states, digests = [np.empty((0, n_bytes), np.uint8)], []
         for numbers in _in_parts(range(host.known_resets(game).n_states)):
@@ -215,7 +219,7 @@ class DeviceBatch(Batch):
         """
         if self.settings.obs_type == "ram":
             return []
-        game = self.games.index(self._in_turn[number])
+        game = self._place_of(number)
         sizes, kernels = self._kernels[0].sizes, self._kernels[number]
         rooms = {"states": sizes["State"], "pictures": sizes["Pictures"]}
         made = {name: self._bytes(_STATES_AT_ONCE, size) for name, size in rooms.items()}
