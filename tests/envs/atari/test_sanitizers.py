@@ -1,8 +1,9 @@
-"""The kernels touch no memory that is not theirs, and no thread what another one writes.
+"""No memory is touched that is not one's own, and by no thread what another one writes.
 
 The CPU plays the grid, compiled with sanitizers. To the one for threads every thread of every
 block is a thread of its own (`native/grid.h`): what one of them writes, another must not touch
 unless both were at a barrier in between. It does not depend on which of them happens to run first.
+It also watches the threads that step environments on a host.
 """
 
 from __future__ import annotations
@@ -155,6 +156,39 @@ def test_a_wrong_bound_is_found(sources, header, right, wrong) -> None:
     (sources / header).write_text(text.replace(right, wrong))
     status, output = run(sources, MEMORY, "pong")
     assert (status, "AddressSanitizer" in output) == (FOUND, True), output
+
+
+# All of a batch in each step, and those that are ready first.
+ON_A_HOST = """
+import numpy as np
+from rlbatch.envs.atari import AtariVectorEnv
+for batch_size in (7, 3):
+    options = {"num_threads": 3, "max_num_frames_per_episode": 60}
+    envs = AtariVectorEnv("pong", 7, batch_size=batch_size, **options)
+    envs.reset(seed=0)
+    for _ in range(40):
+        envs.step(np.zeros(batch_size, np.int32))
+    envs.close()
+"""
+
+
+ATOMIC, PLAIN = "std::atomic<size_t> n_queued{0}, n_finished{0}", "size_t n_queued, n_finished"
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "expected"), [("", "", 0), slow(ATOMIC, PLAIN, FOUND)], ids=["is", "not"]
+)
+def test_threads_of_a_host(sources, right, wrong, expected) -> None:
+    variables = environment(THREADS)
+    text = (sources / "host_batch.h").read_text()
+    assert right in text
+    (sources / "host_batch.h").write_text(text.replace(right, wrong))
+    library = sources / "host.so"
+    build.compile_library(library, None, (*FLAGS, *THREADS.flags), sources / "host.cpp")
+    variables["RLBATCH_ATARI_LIBRARY"] = str(library)
+    command = [sys.executable, "-c", ON_A_HOST]
+    result = subprocess.run(command, stderr=subprocess.PIPE, text=True, env=variables)
+    assert result.returncode == expected, result.stderr
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -68,6 +70,29 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 
 using HostEnvironment = Environment<HostCanvas>;
 
+// Waits for what another thread does. To wake a thread that sleeps takes tens of microseconds, about as long
+// as Python takes from one step to the next; so one that had to wait no longer than kPatience the last time
+// first looks for so long whether it is there, in between letting others have the core.
+struct Waiter {
+  using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::microseconds kPatience{200};
+
+  Clock::duration last{};
+
+  template <typename Condition>
+  void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& sign, const Condition& is_there) {
+    if (is_there()) return;
+    const Clock::time_point begun = Clock::now();
+    if (last <= kPatience) {
+      lock.unlock();
+      while (!is_there() && Clock::now() - begun < kPatience) std::this_thread::yield();
+      lock.lock();
+    }
+    sign.wait(lock, is_there);
+    last = Clock::now() - begun;
+  }
+};
+
 // States of a game's resets; if more, fewer acts after them are known.
 constexpr size_t kMostKnown = 11250;
 
@@ -98,13 +123,15 @@ struct HostBatch {
   std::vector<Slot> slots;
 
   std::vector<std::thread> threads;
-  Scratch own_scratch;  // Of the thread that receives.
+  Scratch own_scratch;  // Of the thread that receives,
+  Waiter own_waiter;    // as this.
   std::mutex mutex;     // Of all that follows.
   std::condition_variable has_work, has_result;
   std::deque<std::pair<Job, Outputs>> queue;
   std::deque<s32> finished;
   size_t n_wanted = 0;
-  bool is_closing = false;
+  std::atomic<bool> is_closing{false};
+  std::atomic<size_t> n_queued{0}, n_finished{0};  // Sizes of the above, to be seen without the mutex.
 
   // Returns false if observations can not have the wanted size.
   bool start(s32 n_envs, s32 n_games, const GameSpec* specs, std::vector<std::vector<u8>> images,
@@ -152,6 +179,7 @@ struct HostBatch {
     {
       std::lock_guard<std::mutex> lock(mutex);
       for (s32 i = 0; i < n; ++i) queue.emplace_back(jobs[i], *outputs);
+      n_queued = queue.size();
     }
     if (!threads.empty()) has_work.notify_all();
   }
@@ -163,7 +191,7 @@ struct HostBatch {
     n_wanted = static_cast<size_t>(n);
     while (finished.size() < n_wanted) {
       if (queue.empty()) {
-        has_result.wait(lock);
+        own_waiter.wait(lock, has_result, [this] { return n_finished >= n_wanted; });
       } else {
         carry_out_next(lock, own_scratch);
       }
@@ -172,6 +200,7 @@ struct HostBatch {
       ids[i] = finished.front();
       finished.pop_front();
     }
+    n_finished = finished.size();
   }
 
   void run(s32 n, const Job* jobs, const Outputs* outputs) {
@@ -182,9 +211,10 @@ struct HostBatch {
 
   void work() {
     Scratch scratch = new_scratch();
+    Waiter waiter;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
-      has_work.wait(lock, [this] { return is_closing || !queue.empty(); });
+      waiter.wait(lock, has_work, [this] { return is_closing || n_queued; });
       if (is_closing) return;
       carry_out_next(lock, scratch);
       if (finished.size() >= n_wanted) has_result.notify_one();
@@ -194,10 +224,12 @@ struct HostBatch {
   void carry_out_next(std::unique_lock<std::mutex>& lock, Scratch& scratch) {
     const std::pair<Job, Outputs> next = queue.front();
     queue.pop_front();
+    n_queued = queue.size();
     lock.unlock();
     carry_out(next.first, next.second, scratch);
     lock.lock();
     finished.push_back(next.first.env);
+    n_finished = finished.size();
   }
 
   Scratch new_scratch() const {
