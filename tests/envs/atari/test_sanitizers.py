@@ -176,7 +176,9 @@ ATOMIC, PLAIN = "std::atomic<size_t> n_queued{0}, n_finished{0}", "size_t n_queu
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "expected"), [("", "", 0), slow(ATOMIC, PLAIN, FOUND)], ids=["is", "not"]
+    ("right", "wrong", "expected"),
+    [("", "", 0), slow(ATOMIC, PLAIN, FOUND)],
+    ids=["atomic", "plain"],
 )
 def test_threads_of_a_host(sources, right, wrong, expected) -> None:
     variables = environment(THREADS)
