@@ -124,7 +124,7 @@ check() { # TOOL OPTION...: runs a checker, of kernels that the options name.
 check synccheck --kernel-name kns=rlb_
 # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
 check memcheck --kernel-name kns=rlb_ --report-api-errors no
-# Not of rlb_step, which takes the checker longer than a step's limit: its threads share a program, behind one
+# Not of rlb_step, with which the checker had not ended after minutes: its threads share a program, behind one
 # barrier. tests/envs/atari/test_sanitizers.py watches all kernels, and all memory, on a host.
 check racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save --kernel-name kns=rlb_restore
 # The first figure is how many of a warp's 32 threads work at a time.
