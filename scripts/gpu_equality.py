@@ -38,7 +38,9 @@ class Config:
     n_envs: int = 64
     """Environments of each."""
     n_steps: int = 150
-    """Steps, of four frames."""
+    """Steps."""
+    frameskip: int = 4
+    """Frames of a step."""
     repeat_action_probability: float = 0.25
     """Of sticky actions."""
     device: str = "cuda"
@@ -72,7 +74,7 @@ def compare(game: str, config: Config) -> str | None:
     """Plays one game; returns where the first difference is, None if there is none."""
     # Many games share the cores; one alone has all of them.
     options = {"seed": config.seed, "num_threads": int(config.n_games_at_once > 1)}
-    options["repeat_action_probability"] = config.repeat_action_probability
+    options |= {name: getattr(config, name) for name in ("repeat_action_probability", "frameskip")}
     native, kernels = _native(game, config.n_envs, **options), None
     try:
         kernels = AtariEnv(game, config.n_envs, device=config.device, **options)
@@ -152,7 +154,7 @@ def main(config: Config) -> int:
                 "n_games": len(config.games),
                 "n_played": len(found),
                 "n_envs": config.n_envs,
-                "n_frames_per_game": 4 * config.n_envs * config.n_steps,
+                "n_frames_per_game": config.frameskip * config.n_envs * config.n_steps,
                 "n_different": len(differences),
                 "differences": differences,
                 "unfinished": unfinished,

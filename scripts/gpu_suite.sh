@@ -6,8 +6,8 @@
 #       bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
-# minutes can do a part; all of them take about an hour. After BUDGET_S no step goes on, so that the
-# report of what was done is there. Before the first step that plays all games their kernels are
+# minutes can do a part. What checks runs side by side, what measures alone. After BUDGET_S no step
+# goes on, so that the report of what was done is there. Before the first step that plays all games their kernels are
 # compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
@@ -29,7 +29,7 @@ ONLY=${ONLY:-.}
 benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=("atari_gpu --parts games --part 1/2" "atari_gpu --parts games --part 2/2"
     "atari_gpu --parts sweep kernels cpu"
-    "a2c_atari --n-envs 1024 --n-threads 16" dicttensor)
+    "a2c_atari --n-envs 1024 --n-threads 16 --rounds 3" dicttensor)
 
 "$PYTHON" - <<'END' || exit 2
 import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro
@@ -53,20 +53,23 @@ export CUDA_DEVICE_MAX_CONNECTIONS=32  # As many streams that do not wait for ea
 export PATH=$PATH:/usr/local/cuda/bin
 
 step() { # NAME COMMAND...: runs the command under the time limit and rewrites suite.json.
-    local name=$1 start=$EPOCHREALTIME limit=$((BUDGET_S - SECONDS - 35))
+    local name=$1 start=$EPOCHREALTIME limit=$((BUDGET_S - SECONDS - 35)) code="not run" end=$EPOCHREALTIME
     shift
     [[ $name =~ $ONLY ]] || return 0
     echo "== $name" | tee -a "$OUT/suite.log"
-    if ((limit < 5)); then
-        printf '%s\tnot run\t%s\t%s\n' "$name" "$start" "$start" >>"$steps/table"
-        return 0
+    if ((limit >= 5)); then
+        limit=$((limit < STEP_LIMIT_S ? limit : STEP_LIMIT_S))
+        # Interrupted, a program still reports what it has: also one in the background, which would not
+        # notice otherwise.
+        env --default-signal=INT timeout --signal=INT --kill-after=30 "$limit" "$@" 2>&1 |
+            tee "$steps/$name.out" | sed -u "s/^/$name: /" | tee -a "$OUT/suite.log"
+        code=${PIPESTATUS[0]} end=$EPOCHREALTIME
     fi
-    limit=$((limit < STEP_LIMIT_S ? limit : STEP_LIMIT_S))
-    # Interrupted, a program still reports what it has.
-    timeout --signal=INT --kill-after=30 "$limit" "$@" 2>&1 |
-        tee "$steps/$name.out" | tee -a "$OUT/suite.log"
-    printf '%s\t%s\t%s\t%s\n' "$name" "${PIPESTATUS[0]}" "$start" "$EPOCHREALTIME" >>"$steps/table"
-    "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps"
+    {
+        flock 9
+        printf '%s\t%s\t%s\t%s\n' "$name" "$code" "$start" "$end" >>"$steps/table"
+        "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps"
+    } 9>"$steps/lock"
 }
 
 benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can choose.
@@ -90,20 +93,45 @@ compile_before() { # NAME: compiles all kernels, with all cores, before the firs
 
 # Two games first: whether anything runs at all shows within a minute.
 two=(--games pong pitfall2 --n-games-at-once 1)
-STEP_LIMIT_S=240 step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10
+STEP_LIMIT_S=240 step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 &
 STEP_LIMIT_S=240 step smoke_spread "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 \
-    --n-warps None
+    --n-warps None &
+wait
 if grep -qvP '^\S+\t0\t' "$steps/table"; then  # All else would wait for the same in vain.
     "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict
     exit 1
 fi
+# What checks comes before what measures, side by side. The checkers make the kernels hundreds of times
+# slower, so that there is one step, in full warps and in one that is not.
+check() { # NAME TOOL OPTION... -- OPTION...: runs a checker, of kernels that the first options name.
+    local name=$1 tool=()
+    shift
+    while [ "$1" != -- ]; do
+        tool+=("$1")
+        shift
+    done
+    # Without PyTorch's cache a tensor's end is the end of an allocation.
+    step "sanitizer_$name" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "${tool[@]}" \
+        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 1 "${@:2}"
+}
 compile_before gpu_equality
-step gpu_equality "$PYTHON" -m scripts.gpu_equality
-# In warps that are not full, and in full ones.
-for n in 5000 40000; do
-    step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
-        --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
-done
+step gpu_equality "$PYTHON" -m scripts.gpu_equality &
+{
+    # In warps that are not full, and in full ones.
+    for n in 5000 40000; do
+        step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
+            --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
+    done
+} &
+check synccheck synccheck --kernel-name kns=rlb_ -- --n-envs 136 &
+# Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
+check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- --n-envs 136 &
+check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
+    --kernel-name kns=rlb_restore -- --n-envs 136 &
+# Every access counts that a thread has made since the last barrier: of a frame, that is, and of two warps
+# that share a program. tests/envs/atari/test_sanitizers.py watches whole steps, and all memory, on a host.
+check racecheck_step racecheck --kernel-name kns=rlb_step -- --n-envs 33 --frameskip 1 &
+wait
 compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
 # game, as gpu_equality has done for longer.
@@ -113,20 +141,6 @@ side_by_side=()
 step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
     --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
     -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
-# What checks comes before what measures. In full warps and in one that is not: the checkers make the kernels
-# hundreds of times slower.
-short=("${two[@]}" --n-envs 136 --n-steps 1)
-check() { # TOOL OPTION...: runs a checker, of kernels that the options name.
-    # Without PyTorch's cache a tensor's end is the end of an allocation.
-    step "sanitizer_$1" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$@" \
-        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality "${short[@]}"
-}
-check synccheck --kernel-name kns=rlb_
-# Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
-check memcheck --kernel-name kns=rlb_ --report-api-errors no
-# Not of rlb_step, with which the checker had not ended after minutes: its threads share a program, behind one
-# barrier. tests/envs/atari/test_sanitizers.py watches all kernels, and all memory, on a host.
-check racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save --kernel-name kns=rlb_restore
 # The first figure is how many of a warp's 32 threads work at a time.
 metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
 metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
@@ -143,23 +157,23 @@ for command in "${benchmarks[@]}"; do
     step "$name" bash -c "benchmark $command"
 done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play a few environments on the CPU, beside the training.
+# Evaluations play a few environments on the CPU, beside the training. Ten times as many environments as on
+# a CPU bear twice the step size.
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
-on_gpu+=" --evaluation-processes 1"
-learn() { # GAME SCORE SEED...: trains A2C until it has the score.
-    local game=$1 score=$2
-    shift 2
-    for seed in "$@"; do
+on_gpu+=" --evaluation-processes 1 --n-envs 1200 --learning-rate 1.3e-3"
+learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
+    local game=$1 score=$2 options=$3
+    for seed in "${@:4}"; do
         step "learning_${game,,}_$seed" "$PYTHON" -m benchmarks.learning --algorithm a2c \
             --env-id "${game}NoFrameskip-v4" --n-seeds 1 --first-seed "$seed" \
-            --runs "$runs/$game" \
-            --options="$on_gpu --n-envs 1200 --total-steps 8000000 --target-return $score"
+            --runs "$runs/$game" --options="$on_gpu --target-return $score $options"
     done
     [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" --exclude='*.pt' -C "$runs" .
 }
-learn Pong 18 0 1 2
-learn MsPacman 1500 0
-learn Asterix 1000 0
-learn Assault 800 0
-learn Breakout 300 0
+learn Pong 18 "--total-steps 3000000 --evaluate-every 500" 0 1 2
+longer="--total-steps 8000000 --evaluate-every 1000"
+learn MsPacman 1500 "$longer" 0
+learn Asterix 1000 "$longer" 0
+learn Assault 800 "$longer" 0
+learn Breakout 300 "$longer" 0
 "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict
