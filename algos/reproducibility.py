@@ -27,7 +27,6 @@ def set_up(seed: int, torch_deterministic: bool, n_threads: int) -> None:
     # As use_deterministic_algorithms(warn_only=True), which takes two seconds to import a compiler.
     torch.set_deterministic_debug_mode("warn" if torch_deterministic else "default")
     torch.utils.deterministic.fill_uninitialized_memory = False  # Which nobody reads.
-    torch.backends.cudnn.benchmark = not torch_deterministic
 
 
 def get_generators() -> dict[str, Any]:

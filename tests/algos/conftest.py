@@ -10,8 +10,7 @@ import torch
 def _torch_settings() -> Iterator[None]:
     """Puts back what a run sets for the whole process."""
     mode = torch.get_deterministic_debug_mode()
-    benchmark, n_threads = torch.backends.cudnn.benchmark, torch.get_num_threads()
+    n_threads = torch.get_num_threads()
     yield
     torch.set_deterministic_debug_mode(mode)
-    torch.backends.cudnn.benchmark = benchmark
     torch.set_num_threads(n_threads)

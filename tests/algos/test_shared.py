@@ -997,13 +997,6 @@ def test_frames_are_centred_and_scaled():
     torch.testing.assert_close(net(frame), plain((frame.float() - mean) / scale))
 
 
-@pytest.mark.parametrize("is_deterministic", [False, True])
-def test_the_fastest_convolutions_are_looked_for_where_runs_may_differ(is_deterministic):
-    set_up(0, is_deterministic, torch.get_num_threads())
-    assert torch.backends.cudnn.benchmark is not is_deterministic
-    set_up(0, False, torch.get_num_threads())
-
-
 def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch):
     closed = []
     monkeypatch.setattr(GymEnv, "close", lambda env: closed.append(env))
