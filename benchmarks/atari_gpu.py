@@ -12,8 +12,8 @@ Three uses:
 Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
 environment beside its observation, registers and bytes of local memory of each kernel, the
 seconds that it takes per step, and what a CUDA graph of agent and environment gains. And what all
-cores of the machine do instead of the GPU: the frames per second of `AtariEnv` and of ale-py's
-AtariVectorEnv, `cpu/GAME`, and how many cores the GPU stands for, `cores/GAME`.
+cores of the machine do instead of the GPU: the frames per second of `AtariEnv`, `cpu/GAME`, and how
+many cores the GPU stands for, `cores/GAME`.
 
 What a case raises is printed, and its figure is None. Ctrl-C ends the benchmark early, without the
 cases that were not reached.
@@ -42,13 +42,14 @@ import torch
 import tyro
 from torch import nn
 
-from benchmarks import atari_cpu
+from benchmarks.atari_cpu import our_frames_per_second
 from benchmarks.report import Report
 from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
 
 FRAME_SKIP = 4
 Part = Literal["games", "sweep", "kernels", "cpu"]
+Case = tuple[str, str, int]  # What for, which game, how many environments.
 USES = ("emulation", "observations", "agent")
 # Half of the cores, so that those that measure are not waited for.
 _PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
@@ -171,7 +172,6 @@ def frames_per_second(game: str, n_envs: int, use: str, config: Config) -> float
     figure = statistics.median(play(config.n_steps) for _ in range(config.rounds))
     env.get_ram([0])  # Which reports errors.
     env.close()
-    torch.cuda.empty_cache()
     return figure
 
 
@@ -277,7 +277,7 @@ def geomean(values: list[float]) -> float:
     return math.exp(statistics.fmean(map(math.log, values)))
 
 
-def over_games(report: Report, figures: dict[tuple[str, str, int], float], config: Config) -> None:
+def over_games(report: Report, figures: dict[Case, float], config: Config) -> None:
     """Reports the mean and the least of each use."""
     for use in USES:
         found = [fps for (of, _, n), fps in figures.items() if (of, n) == (use, config.n_envs)]
@@ -301,15 +301,22 @@ def kernels(config: Config, report: Report) -> None:
         measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
 
 
-def cores(report: Report, figures: dict[tuple[str, str, int], float], config: Config) -> None:
+def cores(report: Report, figures: dict[Case, float], config: Config) -> None:
     """Reports what all cores do, and how many of them would do what the GPU does."""
     n_cores = len(os.sched_getaffinity(0))
-    options = atari_cpu.Config(n_envs=8 * n_cores)
     for game in config.sweep_games:
-        found = measured(report, f"cpu/{game}", atari_cpu.compare, game, n_cores, options)
+        found = measured(report, f"cpu/{game}", frames_per_second_of_cores, game, n_cores)
         fps = figures.get(("observations", game, config.n_envs))
         if found and fps:
-            report.figure(f"cores/{game}", fps / (found["env"] / n_cores))
+            report.figure(f"cores/{game}", fps / (found / n_cores))
+
+
+def frames_per_second_of_cores(game: str, n_cores: int) -> float:
+    """Measures `AtariEnv` on the CPU, with eight environments for each of its cores."""
+    with contextlib.closing(AtariEnv(game, 8 * n_cores, seed=0, num_threads=n_cores)) as env:
+        env.reset()
+        # The first one fills caches.
+        return statistics.median([our_frames_per_second(env, 1.0) for _ in range(6)][1:])
 
 
 def part_of(config: Config) -> tuple[str, ...]:
@@ -318,7 +325,7 @@ def part_of(config: Config) -> tuple[str, ...]:
     return config.games[number - 1 :: n_parts]
 
 
-def cases_of(config: Config) -> list[tuple[str, str, int]]:
+def cases_of(config: Config) -> list[Case]:
     """Returns the uses, games and numbers of environments to measure; those of all games first."""
     cases = []
     if "games" in config.parts:
@@ -329,6 +336,22 @@ def cases_of(config: Config) -> list[tuple[str, str, int]]:
     return list(dict.fromkeys(cases))
 
 
+def measure(cases: list[Case], figures: dict[Case, float], report: Report, config: Config) -> None:
+    """Measures the cases, and adds their figures to those that are given."""
+    for use, game, n_envs in cases:
+        played_apart(game, n_envs, obs_type_of(use), config)
+    n_before = None
+    for use, game, n_envs in cases:
+        if n_envs != n_before:  # Memory of other sizes is of no use.
+            torch.cuda.empty_cache()
+        n_before = n_envs
+        name = f"fps/{use}/{game}/{n_envs}"
+        figure = measured(report, name, frames_per_second, game, n_envs, use, config)
+        if figure is not None:
+            figures[use, game, n_envs] = figure
+            report.row(use, game, n_envs, f"{figure:,.0f}")
+
+
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object.
 
@@ -337,18 +360,11 @@ def main(config: Config) -> None:
     """
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
     cases = cases_of(config)
-    figures: dict[tuple[str, str, int], float] = {}
+    figures: dict[Case, float] = {}
     try:
         games = dict.fromkeys(game for _, game, _ in cases)
         build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
-        for use, game, n_envs in cases:
-            played_apart(game, n_envs, obs_type_of(use), config)
-        for use, game, n_envs in cases:
-            name = f"fps/{use}/{game}/{n_envs}"
-            figure = measured(report, name, frames_per_second, game, n_envs, use, config)
-            if figure is not None:
-                figures[use, game, n_envs] = figure
-                report.row(use, game, n_envs, f"{figure:,.0f}")
+        measure(cases, figures, report, config)
         if "kernels" in config.parts:
             kernels(config, report)
         if "cpu" in config.parts:

@@ -14,6 +14,7 @@ let the CPU play one.
 from __future__ import annotations
 
 import concurrent.futures
+import dataclasses
 import json
 import os
 import sys
@@ -35,6 +36,8 @@ class Config:
 
     games: tuple[str, ...] = tuple(GAMES)
     """Which games."""
+    part: str = "1/1"
+    """Of the games, such as the second half, 2/2."""
     n_envs: int = 64
     """Environments of each."""
     n_steps: int = 150
@@ -137,6 +140,8 @@ def main(config: Config) -> int:
     Raises:
         ValueError: There is no game.
     """
+    number, n_parts = map(int, config.part.split("/"))
+    config = dataclasses.replace(config, games=config.games[number - 1 :: n_parts])
     if not config.games:
         raise ValueError("games: expected at least one, got none")
     workers = 1

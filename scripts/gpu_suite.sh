@@ -27,9 +27,8 @@ STEP_LIMIT_S=${STEP_LIMIT_S:-560}
 BUDGET_S=${BUDGET_S:-100000}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games --part 1/2" "atari_gpu --parts games --part 2/2"
-    "atari_gpu --parts sweep kernels cpu"
-    "a2c_atari --n-envs 1024 --n-threads 16 --rounds 3" dicttensor)
+[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels cpu"
+    "a2c_atari --n-envs 256 --n-threads $(nproc) --rounds 3" dicttensor)
 
 "$PYTHON" - <<'END' || exit 2
 import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro
@@ -112,10 +111,13 @@ check() { # NAME TOOL OPTION... -- OPTION...: runs a checker, of kernels that th
     done
     # Without PyTorch's cache a tensor's end is the end of an allocation.
     step "sanitizer_$name" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "${tool[@]}" \
-        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 1 "${@:2}"
+        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --games pong klax --n-games-at-once 1 \
+        --n-steps 1 "${@:2}"
 }
-compile_before gpu_equality
-step gpu_equality "$PYTHON" -m scripts.gpu_equality &
+compile_before gpu_equality_1
+for part in 1 2; do  # In two processes, each of which has one interpreter for all its threads.
+    step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2 &
+done
 {
     # In warps that are not full, and in full ones.
     for n in 5000 40000; do
@@ -128,8 +130,8 @@ check synccheck synccheck --kernel-name kns=rlb_ -- --n-envs 136 &
 check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- --n-envs 136 &
 check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
     --kernel-name kns=rlb_restore -- --n-envs 136 &
-# Every access counts that a thread has made since the last barrier: of a frame, that is, and of two warps
-# that share a program. tests/envs/atari/test_sanitizers.py watches whole steps, and all memory, on a host.
+# This tool keeps every access between two barriers, of which a step has one: so there are just two warps that
+# share a program. tests/envs/atari/test_sanitizers.py watches more, and all memory, on a host.
 check racecheck_step racecheck --kernel-name kns=rlb_step -- --n-envs 33 --frameskip 1 &
 wait
 compile_before gpu_tests
@@ -170,10 +172,12 @@ learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     done
     [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" --exclude='*.pt' -C "$runs" .
 }
-learn Pong 18 "--total-steps 3000000 --evaluate-every 500" 0 1 2
+shorter="--total-steps 3000000 --evaluate-every 500"
 longer="--total-steps 8000000 --evaluate-every 1000"
+learn Pong 18 "$shorter" 0
 learn MsPacman 1500 "$longer" 0
 learn Asterix 1000 "$longer" 0
 learn Assault 800 "$longer" 0
 learn Breakout 300 "$longer" 0
+learn Pong 18 "$shorter" 1 2
 "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict
