@@ -69,7 +69,7 @@ class Config:
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
-    """Which games in every use, and with other numbers of environments."""
+    """Which games in every use, and with several numbers of environments."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
     n_steps: int = 3
@@ -326,13 +326,13 @@ def part_of(config: Config) -> tuple[str, ...]:
 
 
 def cases_of(config: Config) -> list[Case]:
-    """Returns the uses, games and numbers of environments to measure; those of all games first."""
+    """Returns the uses, games and numbers of environments to measure; `n_envs` come first."""
     cases = []
     if "games" in config.parts:
         cases += [("observations", game, config.n_envs) for game in part_of(config)]
     if "sweep" in config.parts:
-        cases += [(use, game, config.n_envs) for use in USES for game in config.sweep_games]
-        cases += [("observations", game, n) for game in config.sweep_games for n in config.sweep]
+        sizes = sorted(config.sweep, key=lambda n: (n != config.n_envs, n))
+        cases += [(use, game, n) for n in sizes for use in USES for game in config.sweep_games]
     return list(dict.fromkeys(cases))
 
 
