@@ -148,6 +148,7 @@ class Run:
         steps: TemporalDictTensor,
         figures: Mapping[str, float | Tensor],
         n_updates: int = 1,
+        n_steps: int | None = None,
     ) -> None:
         """Counts an iteration, logs it, and evaluates and saves when it is time.
 
@@ -155,10 +156,12 @@ class Run:
             steps: [B, T, ...], what was acquired since the last one.
             figures: To log beside returns and speed, by names such as `losses/policy`.
             n_updates: Of the weights.
+            n_steps: How many steps of environments; None to add up lengths, for which a GPU is
+                waited for.
         """
         self.iteration += 1
         self._n_updates += n_updates
-        self.n_steps += int(steps.lengths.sum())
+        self.n_steps += int(steps.lengths.sum()) if n_steps is None else n_steps
         self._averages.add(steps, figures)
         if self.iteration % self.config.log_every == 0:
             self._write_row()

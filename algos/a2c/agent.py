@@ -150,15 +150,18 @@ class Agent(RL_Agent):
         """Returns the value of what each step led to.
 
         Mostly that is what the next step acted on. Only after the last step, and where an episode
-        was cut, is it seen nowhere else.
+        was cut, is it seen nowhere else. A GPU looks at all steps, rather than tell how many these
+        are, for which the host would wait.
         """
         next_value = torch.cat([value[:, 1:], value[:, :1]], dim=1)
         is_unseen = steps["_observation/truncated"].clone()
         is_unseen[:, -1] = True
-        unseen = self.model.features(steps["_observation/frame"][is_unseen])
+        rows = slice(None) if value.is_cuda else is_unseen
+        unseen = self.model.features(steps["_observation/frame"][rows])
         if self.model.memory is not None:
-            unseen = self.model.remember(unseen, features[is_unseen])
-        next_value[is_unseen] = self.model.value(unseen)
+            memory = features[rows].flatten(0, -2)
+            unseen = self.model.remember(unseen.flatten(0, -2), memory).view_as(unseen)
+        next_value[rows] = self.model.value(unseen)
         return next_value.masked_fill(steps["_observation/terminated"], 0.0)
 
 

@@ -224,7 +224,8 @@ def train(config: Config) -> Result:
 
             # Report
             lag = policy_lag(batch, batcher.policy_version)
-            run.report(trajectories.trajectories, {**lag, **figures})
+            n_steps = config.n_envs * config.n_timesteps // config.n_groups
+            run.report(trajectories.trajectories, {**lag, **figures}, n_steps=n_steps)
         return run.finish()
 
 

@@ -191,6 +191,22 @@ def test_the_next_value_is_that_of_what_a_step_led_to(env_id, recurrent):
     assert n_cut >= 4
 
 
+# A GPU that is played has no GRU.
+@pytest.mark.parametrize("recurrent", [False, pytest.param(True, marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("env_id", [COUNTDOWN, TWO_STATES], ids=["terminated", "truncated"])
+def test_a_loss_is_the_same_on_a_gpu_and_does_not_wait_for_it(env_id, recurrent, gpu, leave_alone):
+    (trajectories,), agent = acquire(env_id, 20, recurrent=recurrent)
+    config = Config(vtrace=True)
+    with torch.no_grad():  # A GPU that is played has no gradients.
+        expected, _ = loss(agent, trajectories, config)
+        on_gpu = create_agent(env_id, gpu, hidden_size=8, recurrent=recurrent, bf16=False)
+        on_gpu.update({name: one.to(gpu) for name, one in agent.model.state_dict().items()})
+        there = trajectories.to(gpu)
+        with leave_alone():
+            found, _ = loss(on_gpu, there, config)
+    torch.testing.assert_close(found.cpu(), expected)
+
+
 # --- Groups. ---
 
 
