@@ -90,11 +90,17 @@ compile_before() { # NAME: compiles all kernels, with all cores, before the firs
     ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
 }
 
+memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+beside() { # COMMAND...: runs it beside what comes next, where the GPU has memory for that.
+    "$@" &
+    ((${memory:-0} > 30000)) || wait
+}
+
 # Two games first: whether anything runs at all shows within a minute.
 two=(--games pong pitfall2 --n-games-at-once 1)
-STEP_LIMIT_S=240 step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 &
-STEP_LIMIT_S=240 step smoke_spread "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10 \
-    --n-warps None &
+STEP_LIMIT_S=240 beside step smoke "$PYTHON" -m scripts.gpu_equality "${two[@]}" --n-steps 10
+STEP_LIMIT_S=240 beside step smoke_spread "$PYTHON" -m scripts.gpu_equality "${two[@]}" \
+    --n-steps 10 --n-warps None
 wait
 if grep -qvP '^\S+\t0\t' "$steps/table"; then  # All else would wait for the same in vain.
     "$PYTHON" scripts/gpu_summary.py "$OUT" "$steps" --verdict
@@ -116,23 +122,20 @@ check() { # NAME TOOL OPTION... -- OPTION...: runs a checker, of kernels that th
 }
 compile_before gpu_equality_1
 for part in 1 2; do  # In two processes, each of which has one interpreter for all its threads.
-    step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2 &
+    beside step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2
 done
-{
-    # In warps that are not full, and in full ones.
-    for n in 5000 40000; do
-        step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
-            --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
-    done
-} &
-check synccheck synccheck --kernel-name kns=rlb_ -- --n-envs 136 &
+for n in 5000 40000; do  # In warps that are not full, and in full ones.
+    beside step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
+        --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
+done
+beside check synccheck synccheck --kernel-name kns=rlb_ -- --n-envs 136
 # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
-check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- --n-envs 136 &
-check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
-    --kernel-name kns=rlb_restore -- --n-envs 136 &
+beside check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- --n-envs 136
+beside check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
+    --kernel-name kns=rlb_restore -- --n-envs 136
 # This tool keeps every access between two barriers, of which a step has one: so there are just two warps that
 # share a program. tests/envs/atari/test_sanitizers.py watches more, and all memory, on a host.
-check racecheck_step racecheck --kernel-name kns=rlb_step -- --n-envs 33 --frameskip 1 &
+beside check racecheck_step racecheck --kernel-name kns=rlb_step -- --n-envs 33 --frameskip 1
 wait
 compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
