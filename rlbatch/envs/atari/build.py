@@ -19,6 +19,7 @@ import hashlib
 import logging
 import os
 import platform
+import re
 import shutil
 import subprocess
 import tempfile
@@ -154,7 +155,7 @@ def cache_folder() -> Path:
         ) from error
 
 
-def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
+def cache_key(compiler: Sequence[str], source: Path = NATIVE / "host.cpp") -> str:
     """Returns a digest of all that a compiled library depends on.
 
     The processor is part of it: a home directory may be shared by machines of different kinds,
@@ -162,23 +163,31 @@ def cache_key(compiler: Sequence[str], native: Path = NATIVE) -> str:
 
     Args:
         compiler: The compiler's command.
-        native: Folder of the sources; every file in it counts, but its README.
+        source: What is compiled.
     """
     version = _run([*compiler, "--version"]).stdout
-    return _digest(version, " ".join([*compiler, *FLAGS]), _processor(), native=native)
+    return _digest(version, " ".join([*compiler, *FLAGS]), _processor(), source=source)
 
 
-def _digest(*parts: str, native: Path | None = None) -> str:
-    """Returns a digest of the parts and of every source file."""
-    native = native or NATIVE
+def _digest(*parts: str, source: Path) -> str:
+    """Returns a digest of the parts, of a source file, and of all that it includes."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(f"{part}\0".encode())
-    for path in sorted(native.rglob("*")):
-        if path.is_file() and path.suffix not in (".so", ".md"):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(native)}\0{len(content)}\0".encode() + content)
+    for path in _with_included(source):
+        content = path.read_bytes()
+        digest.update(f"{path.name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()[:24]
+
+
+def _with_included(source: Path) -> list[Path]:
+    """Returns a source file and the files beside it that it includes, or that these include."""
+    found = [source]
+    for path in found:  # Which grows.
+        names = re.findall(r'^\s*#\s*include\s*"(.+?)"', path.read_text(), re.MULTILINE)
+        beside = (path.with_name(name) for name in names)
+        found += [other for other in dict.fromkeys(beside) if other not in found]
+    return sorted(found)
 
 
 def compile_library(
@@ -235,6 +244,8 @@ def _appearing(target: Path) -> Iterator[str]:
 
 
 # --- Kernels. ---
+
+_KERNEL_SOURCE = NATIVE / "device.cu"
 
 # What `rlb_sizes` in `native/device.cu` tells.
 SIZES = (
@@ -456,7 +467,8 @@ def cubin_path(options: Sequence[str], architecture: str) -> Path:
     """
     flags = (*CUDA_FLAGS, *options, f"--gpu-architecture={architecture}")
     version, _ = _nvrtc()
-    path = cache_folder() / f"rlbatch_atari-{_digest(f'nvrtc {version}', *flags)}.cubin"
+    key = _digest(f"nvrtc {version}", *flags, source=_KERNEL_SOURCE)
+    path = cache_folder() / f"rlbatch_atari-{key}.cubin"
     if not path.exists():
         with _one_at_a_time(path):
             if not path.exists():
@@ -482,8 +494,7 @@ def compile_cubin(flags: Sequence[str]) -> bytes:
 def _compile_cubin(flags: Sequence[str]) -> bytes:
     from cupy.cuda import nvrtc  # noqa: PLC0415
 
-    source = (NATIVE / "device.cu").read_text()
-    program = nvrtc.createProgram(source, "device.cu", [], [])
+    program = nvrtc.createProgram(_KERNEL_SOURCE.read_text(), _KERNEL_SOURCE.name, [], [])
     try:
         nvrtc.compileProgram(program, [*flags, f"--include-path={NATIVE}"])
         # CuPy cuts the last byte off, as if it ended a text; the file is not whole without it.
@@ -527,11 +538,12 @@ def grid_kernels(game: Game) -> Kernels:
 @functools.cache
 def _grid_kernels(options: tuple[str, ...]) -> _GridKernels:
     compiler, flags = find_compiler(), (*_GRID_FLAGS, *options)
-    path = cache_folder() / f"{_NAME}-grid-{cache_key([*compiler, *flags])}.so"
+    key = cache_key([*compiler, *flags], _KERNEL_SOURCE)
+    path = cache_folder() / f"{_NAME}-grid-{key}.so"
     if not path.exists():
         with _one_at_a_time(path):
             if not path.exists():
-                compile_library(path, compiler, flags, NATIVE / "device.cu")
+                compile_library(path, compiler, flags, _KERNEL_SOURCE)
     return _GridKernels(path)
 
 

@@ -2,6 +2,7 @@
 
 import fcntl
 import shutil
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -51,24 +52,36 @@ def test_a_library_is_compiled_once_and_said_so_once(compiler, tmp_path, caplog)
     ]
 
 
-def test_every_source_counts_for_the_key(compiler, tmp_path):
+@pytest.mark.parametrize("name", ["host.cpp", "device.cu"])
+def test_every_file_that_the_compiler_reads_counts_for_the_key(name, compiler, tmp_path):
     native = tmp_path / "native"
     shutil.copytree(build.NATIVE, native)
-    command = build.find_compiler()
-    (native / "README.md").write_text("Another text.")
-    assert build.cache_key(command, native) == build.cache_key(command)
-    sources = [path for path in sorted(native.iterdir()) if path.suffix != ".md"]
-    keys = {build.cache_key(command, native)}
-    for source in sources:
-        source.write_text(source.read_text() + "\n")
-        keys.add(build.cache_key(command, native))
-    assert len(keys) == 1 + len(sources)
+    source, command = native / name, build.find_compiler()
+    listed = ["g++", "-std=c++17", "-DRLB_GRID", "-x", "c++", "-MM", str(source)]
+    output = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
+    read = {Path(word) for word in output.replace("\\\n", " ").split()[1:]}
+    keys = [build.cache_key(command, source)]
+    for path in sorted(native.iterdir()):
+        path.write_text(path.read_text() + "\n")
+        keys.append(build.cache_key(command, source))
+        assert keys[-1] != keys[-2] or path not in read, f"{path.name} does not count"
+    assert source in read
+    assert len(set(keys)) >= 1 + len(read)
+
+
+def test_what_the_host_alone_reads_does_not_count_for_kernels(compiler, tmp_path):
+    shutil.copytree(build.NATIVE, tmp_path / "native")
+    source, command = tmp_path / "native/device.cu", build.find_compiler()
+    before = build.cache_key(command, source)
+    for name in ("README.md", "host.cpp", "host_batch.h"):
+        (tmp_path / "native" / name).write_text("Another text.")
+    assert build.cache_key(command, source) == before
 
 
 def test_the_key_is_that_of_the_sources_wherever_they_lie(compiler, tmp_path):
     shutil.copytree(build.NATIVE, tmp_path / "native")
-    command = build.find_compiler()
-    assert build.cache_key(command, tmp_path / "native") == build.cache_key(command)
+    command, source = build.find_compiler(), tmp_path / "native/host.cpp"
+    assert build.cache_key(command, source) == build.cache_key(command)
 
 
 def test_compiler_flags_and_processor_count_for_the_key(compiler, monkeypatch):
@@ -141,16 +154,16 @@ def test_a_wheel_is_compiled_with_the_same_flags():
         assert words in text
 
 
-def test_the_digest_of_sources_knows_names_and_where_files_end(tmp_path):
+def test_the_digest_of_sources_knows_where_files_end(tmp_path):
     def digest(name, **files):
         folder = tmp_path / name
         folder.mkdir()
         for file, content in files.items():
             (folder / file).write_text(content)
-        return build._digest("c++", native=folder)
+        return build._digest("c++", source=folder / "a")
 
-    found = {digest("0", a="xy", b=""), digest("1", a="x", b="y"), digest("2", a="x", c="y")}
-    assert len(found) == 3
+    a = '#include "b"\n#  include "c"\n'
+    assert digest("0", a=a, b="xy", c="") != digest("1", a=a, b="x", c="y")
 
 
 def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
