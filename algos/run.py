@@ -206,13 +206,13 @@ class Run:
             )
 
     def _write_row(self) -> None:
+        charts, figures = self._averages.take()  # Before the clock is read: it waits for a GPU.
         seconds = self.seconds
         speed = {
             "charts/SPS": self.n_steps / seconds,
             "charts/raw_FPS": self.n_steps * self.config.frames_per_step / seconds,
             "charts/UPS": self._n_updates / seconds,
         }
-        charts, figures = self._averages.take()
         self._log.write("training", self.n_steps, seconds, {**charts, **speed, **figures})
         latest = charts["charts/episodic_return"]
         if not math.isnan(latest):

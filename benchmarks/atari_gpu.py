@@ -63,9 +63,7 @@ class Config:
     """`games`: all games with observations; `sweep`: uses and numbers of environments; `kernels`:
     what is beside that; `cpu`: what the processor does in the games of the sweep."""
     games: tuple[str, ...] = tuple(sorted(GAMES, key=lambda name: zlib.crc32(name.encode())))
-    """Which games, with observations, at `n_envs`; in an order such that any part is a sample."""
-    part: str = "1/1"
-    """Of the games, such as the second half, 2/2."""
+    """Which games, with observations, at `n_envs`; in an order such that a part is a sample."""
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
@@ -319,19 +317,13 @@ def frames_per_second_of_cores(game: str, n_cores: int) -> float:
         return statistics.median([our_frames_per_second(env, 1.0) for _ in range(6)][1:])
 
 
-def part_of(config: Config) -> tuple[str, ...]:
-    """Returns the games of a part."""
-    number, n_parts = map(int, config.part.split("/"))
-    return config.games[number - 1 :: n_parts]
-
-
 def cases_of(config: Config) -> list[Case]:
     """Returns the uses, games and numbers of environments to measure; `n_envs` come first."""
     cases = []
     if "games" in config.parts:
-        cases += [("observations", game, config.n_envs) for game in part_of(config)]
+        cases += [("observations", game, config.n_envs) for game in config.games]
     if "sweep" in config.parts:
-        sizes = sorted(config.sweep, key=lambda n: (n != config.n_envs, n))
+        sizes = dict.fromkeys((config.n_envs, *config.sweep))
         cases += [(use, game, n) for n in sizes for use in USES for game in config.sweep_games]
     return list(dict.fromkeys(cases))
 
@@ -378,7 +370,7 @@ def main(config: Config) -> None:
     over_games(report, figures, config)
     if "games" in config.parts:
         done = {game for use, game, n in figures if (use, n) == ("observations", config.n_envs)}
-        report.figure("not_reached", [game for game in part_of(config) if game not in done])
+        report.figure("not_reached", [game for game in config.games if game not in done])
     report.finish(config.out)
     if report.missing():
         raise SystemExit(f"expected a figure of every measurement, got none of {report.missing()}")

@@ -138,17 +138,17 @@ def main(config: Config) -> int:
     """Compares all games; returns the exit status. Ctrl-C leaves out the games that have not begun.
 
     Raises:
-        ValueError: There is no game.
+        ValueError: There is no game, or no such part.
     """
     number, n_parts = map(int, config.part.split("/"))
-    config = dataclasses.replace(config, games=config.games[number - 1 :: n_parts])
-    if not config.games:
-        raise ValueError("games: expected at least one, got none")
+    games = config.games[number - 1 :: n_parts] if 0 < number <= n_parts else ()
+    if not games:
+        raise ValueError(f"games: expected some, got none in part {config.part} of {config.games}")
+    config = dataclasses.replace(config, games=games)
     workers = 1
     if config.device != "cpu":
         workers = config.n_games_at_once
-        games = [find_game(name) for name in config.games]
-        build.compile_kernels(games, torch.device(config.device))
+        build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
     found = _play(config, workers)
     differences = {game: result for game, result in found.items() if result}
     unfinished = [game for game in config.games if game not in found]
@@ -156,7 +156,8 @@ def main(config: Config) -> int:
         json.dumps(
             {
                 "benchmark": "gpu_equality",
-                "n_games": len(config.games),
+                "games": games,
+                "n_games": len(games),
                 "n_played": len(found),
                 "n_envs": config.n_envs,
                 "n_frames_per_game": config.frameskip * config.n_envs * config.n_steps,

@@ -44,7 +44,13 @@ mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml,learning.tgz}
 steps=$(mktemp -d) runs=$(mktemp -d)
 touch "$steps/table"
-trap 'rm -rf "$steps" "$runs"' EXIT
+stop() { # Interrupts what is in the background, and waits for its reports.
+    for job in $(jobs -p); do pkill -INT -P "$job"; done
+    wait
+    rm -rf "$steps" "$runs"
+}
+trap stop EXIT
+trap 'exit 130' INT TERM
 export LC_ALL=C.UTF-8
 export PYTHONPATH="$PWD${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 RLBATCH_REQUIRE_GPU=1
 export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1  # Those of the machine may be for another pytest.
@@ -56,10 +62,10 @@ step() { # NAME COMMAND...: runs the command under the time limit and rewrites s
     shift
     [[ $name =~ $ONLY ]] || return 0
     echo "== $name" | tee -a "$OUT/suite.log"
+    echo "$name" >>"$steps/begun"
     if ((limit >= 5)); then
         limit=$((limit < STEP_LIMIT_S ? limit : STEP_LIMIT_S))
-        # Interrupted, a program still reports what it has: also one in the background, which would not
-        # notice otherwise.
+        # Interrupted, a program still reports what it has; in the background it would not notice.
         env --default-signal=INT timeout --signal=INT --kill-after=30 "$limit" "$@" 2>&1 |
             tee "$steps/$name.out" | sed -u "s/^/$name: /" | tee -a "$OUT/suite.log"
         code=${PIPESTATUS[0]} end=$EPOCHREALTIME
@@ -90,10 +96,10 @@ compile_before() { # NAME: compiles all kernels, with all cores, before the firs
     ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
 }
 
-memory=$(nvidia-smi --query-gpu=memory.total --format=csv,noheader,nounits | head -n 1)
+free=$("$PYTHON" -c "import torch; print(torch.cuda.mem_get_info()[0] >> 30)")  # GiB.
 beside() { # COMMAND...: runs it beside what comes next, where the GPU has memory for that.
     "$@" &
-    ((${memory:-0} > 30000)) || wait
+    ((free > 30)) || wait
 }
 
 # Two games first: whether anything runs at all shows within a minute.
@@ -108,7 +114,7 @@ if grep -qvP '^\S+\t0\t' "$steps/table"; then  # All else would wait for the sam
 fi
 # What checks comes before what measures, side by side. The checkers make the kernels hundreds of times
 # slower, so that there is one step, in full warps and in one that is not.
-check() { # NAME TOOL OPTION... -- OPTION...: runs a checker, of kernels that the first options name.
+check() { # NAME TOOL OPTION... -- GAME...: runs a checker, of kernels that the options name.
     local name=$1 tool=()
     shift
     while [ "$1" != -- ]; do
@@ -117,10 +123,12 @@ check() { # NAME TOOL OPTION... -- OPTION...: runs a checker, of kernels that th
     done
     # Without PyTorch's cache a tensor's end is the end of an allocation.
     step "sanitizer_$name" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "${tool[@]}" \
-        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --games pong klax --n-games-at-once 1 \
-        --n-steps 1 "${@:2}"
+        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 --n-steps 1 \
+        --games "${@:2}"
 }
-compile_before gpu_equality_1
+for part in 1 2; do
+    compile_before gpu_equality_$part
+done
 for part in 1 2; do  # In two processes, each of which has one interpreter for all its threads.
     beside step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2
 done
@@ -128,14 +136,15 @@ for n in 5000 40000; do  # In warps that are not full, and in full ones.
     beside step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
         --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
 done
-beside check synccheck synccheck --kernel-name kns=rlb_ -- --n-envs 136
+beside check synccheck synccheck --kernel-name kns=rlb_ -- pong pitfall2 --n-envs 136
 # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
-beside check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- --n-envs 136
+beside check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- pong pitfall2 \
+    --n-envs 136
 beside check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
-    --kernel-name kns=rlb_restore -- --n-envs 136
-# This tool keeps every access between two barriers, of which a step has one: so there are just two warps that
-# share a program. tests/envs/atari/test_sanitizers.py watches more, and all memory, on a host.
-beside check racecheck_step racecheck --kernel-name kns=rlb_step -- --n-envs 33 --frameskip 1
+    --kernel-name kns=rlb_restore -- pong klax --n-envs 136
+# This tool keeps every access between two barriers, of which a step has one: so there are just two warps with
+# environments, which share a program. tests/envs/atari/test_sanitizers.py watches more, on a host.
+beside check racecheck_step racecheck --kernel-name kns=rlb_step -- pong --n-envs 33 --frameskip 1
 wait
 compile_before gpu_tests
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
@@ -162,8 +171,7 @@ for command in "${benchmarks[@]}"; do
     step "$name" bash -c "benchmark $command"
 done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play a few environments on the CPU, beside the training. Ten times as many environments as on
-# a CPU bear twice the step size.
+# Evaluations play a few environments on the CPU, beside the training.
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
 on_gpu+=" --evaluation-processes 1 --n-envs 1200 --learning-rate 1.3e-3"
 learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.

@@ -81,6 +81,13 @@ def _missing(name: str, output: str, figures: dict | None) -> str:
     return ""
 
 
+def _lost(steps: Path, found: list[dict]) -> list[dict]:
+    """Returns the steps that have begun and not told how they ended."""
+    begun = (steps / "begun").read_text().split() if (steps / "begun").exists() else []
+    names = set(begun) - {step["name"] for step in found}
+    return [{"name": name, "problem": "lost", "seconds": None} for name in sorted(names)]
+
+
 def _tests(report: Path) -> dict:
     """Counts a JUnit report's outcomes; says why for each test that did not pass."""
     try:
@@ -123,6 +130,7 @@ def main() -> None:
     suite = summarise(out, steps)
     (out / "suite.json").write_text(json.dumps(suite, indent=2) + "\n")
     if sys.argv[3:] == ["--verdict"]:
+        suite["steps"] += _lost(steps, suite["steps"])
         for step in suite["steps"]:
             print(f"{step['name']}: {step['problem'] or 'passed'} ({step['seconds']} s)")
         is_empty = all(step["name"] == "compile" for step in suite["steps"])

@@ -1,11 +1,14 @@
 """What the GPU suite makes of its steps: one that has shown nothing has not passed."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from rlbatch.envs.atari import build
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gpu_summary.py"
 
@@ -40,6 +43,22 @@ def verdict(folder: Path, steps: dict[str, tuple[str, str]]) -> tuple[int, dict[
 def test_a_step_is_judged_by_what_it_has_shown(tmp_path, name, code, output, problem) -> None:
     steps = {"compile": ("0", '{"n_kernels": 1}\n'), name: (code, output)}
     assert verdict(tmp_path, steps) == (int(problem != ""), {"compile": "", name: problem})
+
+
+def test_a_step_that_does_not_tell_how_it_ended_has_not_passed(tmp_path) -> None:
+    (tmp_path / "begun").write_text("compile\nbenchmark_a\n")
+    steps = {"compile": ("0", '{"n_kernels": 1}\n'), "benchmark_b": ("0", '{"fps": 1}\n')}
+    assert verdict(tmp_path, steps)[0] == 1
+    (tmp_path / "begun").write_text("compile\nbenchmark_b\n")
+    assert verdict(tmp_path, steps)[0] == 0
+
+
+def test_the_checkers_look_at_kernels_that_are_there() -> None:
+    """One that looks at none finds nothing."""
+    names = re.findall(r"kns=(\w+)", SCRIPT.with_name("gpu_suite.sh").read_text())
+    assert len(names) > 4
+    for name in names:
+        assert any(kernel.startswith(name) for kernel in build._KERNELS), name
 
 
 def test_nothing_but_compiling_is_no_success(tmp_path) -> None:

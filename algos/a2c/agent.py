@@ -150,19 +150,26 @@ class Agent(RL_Agent):
         """Returns the value of what each step led to.
 
         Mostly that is what the next step acted on. Only after the last step, and where an episode
-        was cut, is it seen nowhere else. A GPU looks at all steps, rather than tell how many these
-        are, for which the host would wait.
+        was cut, is it seen nowhere else. On a GPU all of it is looked at: how much that is, is
+        something that the host would have to wait for.
         """
-        next_value = torch.cat([value[:, 1:], value[:, :1]], dim=1)
-        is_unseen = steps["_observation/truncated"].clone()
-        is_unseen[:, -1] = True
-        rows = slice(None) if value.is_cuda else is_unseen
-        unseen = self.model.features(steps["_observation/frame"][rows])
-        if self.model.memory is not None:
-            memory = features[rows].flatten(0, -2)
-            unseen = self.model.remember(unseen.flatten(0, -2), memory).view_as(unseen)
-        next_value[rows] = self.model.value(unseen)
+        frame = steps["_observation/frame"]
+        if value.is_cuda:
+            next_value = self._value_after(frame, features)
+        else:
+            next_value = torch.cat([value[:, 1:], value[:, :1]], dim=1)
+            is_unseen = steps["_observation/truncated"].clone()
+            is_unseen[:, -1] = True
+            next_value[is_unseen] = self._value_after(frame[is_unseen], features[is_unseen])
         return next_value.masked_fill(steps["_observation/terminated"], 0.0)
+
+    def _value_after(self, frame: Tensor, features: Tensor) -> Tensor:
+        """Returns the value [...] of frames [..., *shape] that follow features [..., n]."""
+        after = self.model.features(frame)
+        if self.model.memory is not None:
+            memory = features.flatten(0, -2)
+            after = self.model.remember(after.flatten(0, -2), memory).view_as(after)
+        return self.model.value(after)
 
 
 def _begun_anew(memory: Tensor, begins: Tensor) -> Tensor:

@@ -189,6 +189,12 @@ def test_the_next_value_is_that_of_what_a_step_led_to(env_id, recurrent):
             n_cut += int(steps["_observation/done"][row, t])
             torch.testing.assert_close(replay["next_value"][row, t], expected.detach())
     assert n_cut >= 4
+    features = model.features(steps["observation/frame"])
+    if recurrent:
+        features = agent._remembered(features, trajectories)
+    of_all = agent._value_after(steps["_observation/frame"], features)  # As on a GPU.
+    of_all = of_all.masked_fill(steps["_observation/terminated"], 0.0)
+    torch.testing.assert_close(of_all.detach(), replay["next_value"])
 
 
 # A GPU that is played has no GRU.

@@ -184,8 +184,8 @@ def _with_included(source: Path) -> list[Path]:
     """Returns a source file and the files beside it that it includes, or that these include."""
     found = [source]
     for path in found:  # Which grows.
-        names = re.findall(r'^\s*#\s*include\s*"(.+?)"', path.read_text(), re.MULTILINE)
-        beside = (path.with_name(name) for name in names)
+        names = re.findall(rb'^\s*#\s*include\s*"(.+?)"', path.read_bytes(), re.MULTILINE)
+        beside = (path.with_name(name.decode()) for name in names)
         found += [other for other in dict.fromkeys(beside) if other not in found]
     return sorted(found)
 
