@@ -169,7 +169,7 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None
     for path in build.NATIVE.glob("*.*"):
         if path.suffix != ".so":
             (tmp_path / "native" / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(build, "NATIVE", tmp_path / "native")
+    monkeypatch.setattr(build, "_KERNEL_SOURCE", tmp_path / "native" / "device.cu")
     assert build.cubin_path(pong, "sm_90") == paths[0]
     header = tmp_path / "native" / "riot.h"
     header.write_text(header.read_text() + "// More.\n")
