@@ -7,8 +7,8 @@
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
 # minutes can do a part. What checks runs side by side, what measures alone. After BUDGET_S no step
-# goes on, so that the report of what was done is there. Before the first step that plays all games their kernels are
-# compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
+# goes on, so that the report of what was done is there. Before the first step that plays all games
+# their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written

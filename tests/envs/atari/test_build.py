@@ -53,11 +53,11 @@ def test_a_library_is_compiled_once_and_said_so_once(compiler, tmp_path, caplog)
 
 
 @pytest.mark.parametrize("name", ["host.cpp", "device.cu"])
-def test_every_file_that_the_compiler_reads_counts_for_the_key(name, compiler, tmp_path):
+def test_every_file_that_a_compiler_reads_counts_for_the_key(name, tmp_path):
     native = tmp_path / "native"
     shutil.copytree(build.NATIVE, native)
     source, command = native / name, build.find_compiler()
-    listed = ["g++", "-std=c++17", "-DRLB_GRID", "-x", "c++", "-MM", str(source)]
+    listed = [*command, "-std=c++17", "-DRLB_GRID", "-x", "c++", "-MM", str(source)]
     output = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
     read = {Path(word) for word in output.replace("\\\n", " ").split()[1:]}
     keys = [build.cache_key(command, source)]
