@@ -6,6 +6,7 @@ from rlbatch.agent import RL_Agent, RL_Agent_CheckDevice, replay_agent, replay_a
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories, masked_dicttensor
 from rlbatch.envs.base import VecEnv
+from rlbatch.episodes import acquire_episodes
 from rlbatch.errors import (
     CallOrderError,
     DeviceMismatchError,
@@ -35,6 +36,7 @@ __all__ = [
     "VecEnv",
     "WorkerError",
     "WorkerTimeoutError",
+    "acquire_episodes",
     "masked_dicttensor",
     "masked_tensor",
     "replay_agent",

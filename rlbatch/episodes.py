@@ -1,0 +1,171 @@
+"""Whole episodes from a batcher: exactly as many as asked for, short ones not over-represented."""
+
+from __future__ import annotations
+
+import torch
+
+from rlbatch._arguments import check_at_least
+from rlbatch._named_tensors import put_rows, take_rows
+from rlbatch.batcher import RL_Batcher
+from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
+from rlbatch.errors import EnvContractError
+
+
+def acquire_episodes(
+    batcher: RL_Batcher,
+    n_episodes: int,
+    agent_info: DictTensor | None = None,
+    env_info: DictTensor | None = None,
+    max_length: int | None = None,
+) -> Trajectories:
+    """Resets a batcher, and acquires whole episodes with it.
+
+    How many each environment contributes is fixed beforehand: `n_episodes // B`, and one more of
+    the first `n_episodes % B`. To take those that end first would favour short ones. What the
+    environments play beyond that, until the slowest is done, is dropped; so a multiple of B wastes
+    least. Environments that do not reset themselves are reset as often as needed, each time with
+    the same infos.
+
+    No episode holds steps of two policies: all begin after the last `update`, and end before the
+    next.
+
+    Args:
+        batcher: One that may be reset. Its `n_timesteps` are free: episodes are put together from
+            as many slots as they take.
+        n_episodes: N.
+        agent_info: See `RL_Batcher.reset`.
+        env_info: See `RL_Batcher.reset`.
+        max_length: Of an episode, in steps; None for any, where the environment has a limit itself.
+
+    Returns:
+        One row per episode, on the batcher's device: those of environment 0 in the order in which
+        they were played, then those of environment 1, and so on. T is the longest. `info` is that
+        of the slot in which the episode began, `agent_state/...` included; so agents that begin
+        anew where `initial_state` is set can be replayed.
+
+    Raises:
+        EnvContractError: An episode is longer than `max_length`.
+        TypeError, ValueError: `n_episodes` or `max_length` is no integer, or not at least 1.
+        CallOrderError, WorkerError: See `RL_Batcher`.
+
+    Example:
+        >>> import gymnasium
+        >>> from rlbatch import RL_Agent
+        >>> from rlbatch.envs import GymEnvInf
+        >>> class Left(RL_Agent):
+        ...     def __call__(self, state, observation, agent_info, history=None):
+        ...         action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        ...         return DictTensor({"action": action}), DictTensor()
+        >>> def create_env(seed):
+        ...     return GymEnvInf([gymnasium.make("CartPole-v1") for _ in range(2)], seed)
+        >>> with RL_Batcher(8, Left, {}, create_env, {}, n_processes=0, seeds=0) as batcher:
+        ...     episodes = acquire_episodes(batcher, 5)
+        >>> episodes.info["env_id"]
+        tensor([0, 0, 0, 1, 1])
+        >>> steps = episodes.trajectories
+        >>> steps.temporal_multi_index(steps.lengths - 1)["_observation/done"].all()
+        tensor(True)
+    """
+    check_at_least(1, n_episodes=n_episodes)
+    if max_length is not None:
+        check_at_least(1, max_length=max_length)
+    episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device())
+    n_running = 0
+    while not episodes.are_complete():
+        if not n_running:
+            batcher.reset(agent_info, env_info)
+        batcher.execute()
+        trajectories, n_running = batcher.get(copy=False)
+        episodes.add(trajectories)
+        if max_length is not None:
+            episodes.check_lengths(max_length)
+    return episodes.joined()
+
+
+class _Episodes:
+    """Episodes in pieces, as they come.
+
+    Args:
+        n_episodes: N.
+        n_envs: B.
+        device: Where they are.
+    """
+
+    def __init__(self, n_episodes: int, n_envs: int, device: torch.device):
+        env_id = torch.arange(n_envs, device=device)
+        self._n_wanted = n_episodes // n_envs + (env_id < n_episodes % n_envs).long()
+        self._n_ended = torch.zeros_like(env_id)
+        # Of each environment its first episode, of each episode its environment and its steps.
+        self._first = self._n_wanted.cumsum(0) - self._n_wanted
+        self._env_id = env_id.repeat_interleave(self._n_wanted)
+        self._lengths = torch.zeros_like(self._env_id)
+        # Steps [K, ...] with the episode [K] of each; infos [M, ...] with the episode [M] of each.
+        self._steps: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
+        self._infos: list[tuple[torch.Tensor, DictTensor]] = []
+
+    def are_complete(self) -> bool:
+        """Returns whether all have ended."""
+        return bool((self._n_ended >= self._n_wanted).all())
+
+    def check_lengths(self, max_length: int) -> None:
+        """Checks that none is too long.
+
+        Raises:
+            EnvContractError: One is.
+        """
+        longest = int(self._lengths.argmax())
+        if self._lengths[longest] > max_length:
+            raise EnvContractError(
+                f"environment {int(self._env_id[longest])}: expected an episode to end within "
+                f"{max_length} steps, got one of {int(self._lengths[longest])} or more"
+            )
+
+    def add(self, trajectories: Trajectories) -> None:
+        """Takes what belongs to them out of some trajectories (copies)."""
+        steps, env_id = trajectories.trajectories, trajectories.info["env_id"]
+        # The step in which some environments reset themselves is none.
+        is_step = steps.mask(torch.bool) & ~steps["observation/done"]
+        ends = is_step & steps["_observation/done"]
+        ended_before = self._n_ended[env_id].unsqueeze(1) + ends.cumsum(1) - ends.long()
+        is_wanted = is_step & (ended_before < self._n_wanted[env_id].unsqueeze(1))
+        episode = self._first[env_id].unsqueeze(1) + ended_before
+        self._n_ended[env_id] += ends.sum(1)
+
+        # Step after step, as slots are stored.
+        places = is_wanted.T.flatten().nonzero().squeeze(1)
+        episode = episode.T.flatten()[places]
+        taken = {k: take_rows(v.transpose(0, 1).flatten(0, 1), places) for k, v in steps.items()}
+        self._steps.append((episode, taken))
+
+        n_steps = episode.bincount(minlength=len(self._lengths))
+        begun = ((self._lengths == 0) & (n_steps > 0)).nonzero().squeeze(1)
+        rows = torch.searchsorted(env_id, self._env_id[begun])
+        self._infos.append((begun, trajectories.info.index(rows)))
+        self._lengths += n_steps
+
+    def joined(self) -> Trajectories:
+        """Returns one row per episode; the pieces are gone."""
+        n_episodes, longest = len(self._lengths), int(self._lengths.max())
+        places = self._places(longest)
+        steps = {}
+        for key in list(self._steps[0][1]):
+            pieces = [taken.pop(key) for _, taken in self._steps]
+            rows = pieces[0].new_zeros(n_episodes * longest, *pieces[0].shape[1:])
+            for where, piece in zip(places, pieces, strict=True):
+                put_rows(rows, where, piece)
+            steps[key] = rows.unflatten(0, (n_episodes, longest))
+        begun = torch.cat([episode for episode, _ in self._infos])
+        info = DictTensor.cat(info for _, info in self._infos).index(begun.argsort())
+        return Trajectories(info, TemporalDictTensor.unchecked(steps, self._lengths))
+
+    def _places(self, longest: int) -> tuple[torch.Tensor, ...]:
+        """Returns for the steps of each piece which of all rows, `longest` per episode, is theirs.
+
+        Those of an episode came in their order.
+        """
+        episode = torch.cat([piece for piece, _ in self._steps])
+        order = episode.argsort(stable=True)
+        begins = (self._lengths.cumsum(0) - self._lengths).repeat_interleave(self._lengths)
+        time = torch.empty_like(order)
+        time[order] = torch.arange(len(order), device=order.device) - begins
+        return (episode * longest + time).split([len(piece) for piece, _ in self._steps])

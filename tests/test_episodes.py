@@ -1,0 +1,206 @@
+"""What `acquire_episodes` returns is the first episodes of each environment, whole."""
+
+from functools import partial
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+from rlbatch import (
+    CallOrderError,
+    DictTensor,
+    EnvContractError,
+    RL_Agent,
+    RL_Batcher,
+    acquire_episodes,
+    masked_dicttensor,
+    replay_agent,
+)
+from rlbatch.envs import GymEnv, GymEnvInf
+from tests.batchers import LENGTHS, assert_equal, make_batcher
+from tests.helpers import CountingEnv, CountingGym, gym_env
+
+
+class Remembering(RL_Agent):
+    """An agent that adds up the steps of its episode, weighted, and answers with the sum."""
+
+    def __init__(self, device="cpu"):
+        self.weight = torch.ones((), device=device)
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"sum": self.weight.new_zeros(B)})
+
+    def update(self, weight):
+        self.weight = weight
+
+    def __call__(self, state, observation, agent_info, history=None):
+        fresh = self.initial_state(agent_info, observation.n_elems())
+        state = masked_dicttensor(state, fresh, observation["initial_state"])
+        total = state["sum"] + self.weight * (observation["frame"].float()[:, 2] + 1)
+        return DictTensor({"action": total.long() % 2, "sum": total}), DictTensor({"sum": total})
+
+
+def make(create_env, n_timesteps=4, device="cpu", n_processes=0, **changes):
+    agent_args = {"device": device}
+    return RL_Batcher(
+        n_timesteps,
+        Remembering,
+        agent_args,
+        create_env,
+        {},
+        n_processes,
+        seeds=0,
+        device=device,
+        **changes,
+    )
+
+
+def of_each(n_episodes, lengths):
+    """Returns environment, number and length of the episodes that are expected, row by row."""
+    share, more = divmod(n_episodes, len(lengths))
+    return [
+        (env, episode, length)
+        for env, length in enumerate(lengths)
+        for episode in range(share + (env < more))
+    ]
+
+
+def assert_counted(episodes, expected):
+    """Asserts that the rows hold these episodes of environments that count, and zeros."""
+    steps = episodes.trajectories
+    assert steps.lengths.tolist() == [length for *_, length in expected]
+    assert steps.n_timesteps() == max(length for *_, length in expected)
+    assert episodes.info["env_id"].tolist() == [env for env, *_ in expected]
+    for row, (env, episode, length) in enumerate(expected):
+        of_row = {key: tensor[row, :length].tolist() for key, tensor in steps.items()}
+        counts = range(length)
+        assert of_row["observation/frame"] == [[env, episode, count] for count in counts]
+        assert of_row["_observation/frame"] == [[env, episode, count + 1] for count in counts]
+        assert of_row["_observation/reward"] == [count + 1 for count in counts]
+        assert of_row["_observation/done"] == [count + 1 == length for count in counts]
+        assert of_row["observation/initial_state"] == [count == 0 for count in counts]
+        assert not any(tensor[row, length:].any() for tensor in steps.values())
+
+
+@pytest.mark.parametrize("n_episodes", [1, 5, 8, 27])
+@pytest.mark.parametrize("n_timesteps", [1, 4, 20])
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_they_are_the_first_ones_of_each_environment(autoreset, n_timesteps, n_episodes, device):
+    create_env = partial(CountingEnv, LENGTHS, autoreset, device)
+    with make(create_env, n_timesteps, device) as batcher:
+        episodes = acquire_episodes(batcher, n_episodes)
+    assert episodes.device().type == device.type
+    assert_counted(episodes, of_each(n_episodes, LENGTHS))
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_processes_give_the_same_ones(autoreset):
+    with make_batcher(0, [*LENGTHS, *LENGTHS], autoreset) as batcher:
+        expected = acquire_episodes(batcher, 24)
+    with make_batcher(2, LENGTHS, autoreset) as batcher:
+        assert_equal(acquire_episodes(batcher, 24), expected)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.float64])
+@pytest.mark.parametrize("backend", ["list", "sync-SAME_STEP", "sync-NEXT_STEP"])
+def test_a_step_in_which_an_environment_resets_itself_is_none(backend, dtype):
+    lengths = [2, 1, 5]
+    makers = [partial(CountingGym, k, length, dtype=dtype) for k, length in enumerate(lengths)]
+    with make(lambda seed: GymEnvInf(gym_env(backend, makers), seed)) as batcher:
+        episodes = acquire_episodes(batcher, 8)
+    frames = episodes.trajectories["observation/frame"].numpy()
+    assert frames.dtype == dtype
+    for row, (env, episode, length) in enumerate(of_each(8, lengths)):
+        assert frames[row, :length].tolist() == [[env, episode, count] for count in range(length)]
+        assert episodes.trajectories.lengths[row] == length
+
+
+class ShortOrLong(gymnasium.Env):
+    """Episodes of one step, or of nine, with the same probability."""
+
+    observation_space, action_space = spaces.Box(0, 9, (3,)), spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = int(self.np_random.choice([1, 9]))
+        return np.zeros(3, np.float32), {}
+
+    def step(self, action):
+        self.left -= 1
+        return np.zeros(3, np.float32), 0.0, self.left == 0, False, {}
+
+
+@pytest.mark.parametrize("kind", [GymEnv, GymEnvInf])
+def test_short_episodes_are_not_favoured(kind):
+    with make(lambda seed: kind([ShortOrLong() for _ in range(50)], seed)) as batcher:
+        lengths = acquire_episodes(batcher, 1000).trajectories.lengths
+    assert set(lengths.tolist()) == {1, 9}
+    # The deviation of a mean of 1,000 is 0.016. Of the first 1,000 to end, 0.65 would be short.
+    assert 0.44 < (lengths == 1).float().mean() < 0.56
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_a_replay_remembers_what_the_agent_did(autoreset):
+    with make(lambda seed: CountingEnv(LENGTHS, autoreset)) as batcher:
+        episodes = acquire_episodes(batcher, 27)
+    replayed = replay_agent(Remembering(), episodes)
+    mask = episodes.trajectories.mask(torch.bool)
+    assert torch.equal(replayed["sum"][mask], episodes.trajectories["action/sum"][mask])
+
+
+def test_infos_are_those_of_each_environment():
+    numbers = torch.arange(len(LENGTHS))
+    infos = DictTensor({"epsilon": numbers / 10}), DictTensor({"option": numbers + 3})
+    with make_batcher(0, LENGTHS, True) as batcher:
+        episodes = acquire_episodes(batcher, 20, *infos)
+    env_id, mask = episodes.info["env_id"], episodes.trajectories.mask(torch.bool)
+    assert torch.equal(episodes.info["agent_info/epsilon"], env_id / 10)
+    assert torch.equal(episodes.info["env_info/option"], env_id + 3)
+    for key, row in (("action/epsilon", env_id / 10), ("observation/option", env_id + 3)):
+        expected = row.unsqueeze(1).expand_as(mask)
+        assert torch.equal(episodes.trajectories[key][mask], expected[mask])
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_one_policy_plays_an_episode(autoreset):
+    with make(lambda seed: CountingEnv(LENGTHS, autoreset)) as batcher:
+        before = acquire_episodes(batcher, 12)
+        batcher.update(torch.tensor(2.0))
+        after = acquire_episodes(batcher, 12)
+    assert before.info["policy_version"].tolist() == [0] * 12
+    assert after.info["policy_version"].tolist() == [1] * 12
+    sums = [episodes.trajectories["action/sum"] for episodes in (before, after)]
+    assert torch.equal(2 * sums[0], sums[1])
+
+
+def test_the_caller_owns_them():
+    with make_batcher(0, LENGTHS, True) as batcher:
+        first = acquire_episodes(batcher, 8)
+        kept = first.clone()
+        acquire_episodes(batcher, 8)
+    assert_equal(first, kept)
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_an_episode_that_does_not_end_is_an_error(autoreset):
+    with make_batcher(0, [2, 30, 3], autoreset) as batcher:
+        with pytest.raises(EnvContractError, match="environment 1: .* within 29 steps, got one of"):
+            acquire_episodes(batcher, 6, max_length=29)
+        episodes = acquire_episodes(batcher, 3, max_length=30)
+    assert episodes.trajectories.lengths.tolist() == [2, 30, 3]
+
+
+def test_mistakes_are_named():
+    with make_batcher(0) as batcher:
+        with pytest.raises(ValueError, match="n_episodes: expected at least 1, got 0"):
+            acquire_episodes(batcher, 0)
+        with pytest.raises(TypeError, match="n_episodes: expected an integer, got 2.5"):
+            acquire_episodes(batcher, 2.5)
+        with pytest.raises(ValueError, match="max_length: expected at least 1, got 0"):
+            acquire_episodes(batcher, 1, max_length=0)
+        batcher.reset()
+        batcher.execute()
+        with pytest.raises(CallOrderError, match="reset: .* executing"):
+            acquire_episodes(batcher, 1)
