@@ -84,7 +84,7 @@ class Batch:
     Attributes:
         n_envs: How many environments there are.
         settings: What is the same for all of them.
-        games: The different games.
+        games: The different games, or modes and difficulties of them.
         game_of: The game of each environment.
         actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
         shape: [n_envs, *observation_shape].
@@ -95,8 +95,6 @@ class Batch:
 
     def __init__(self, games: Sequence[Game], n_envs: int, settings: Settings):
         check_count("n_envs", n_envs, 1)
-        if len(games) > n_envs:
-            raise ValueError(f"games: expected at most n_envs = {n_envs} games, got {len(games)}")
         _check_fits(settings, games)
         self.n_envs, self.settings = int(n_envs), settings
         self.games = list(dict.fromkeys(games))
@@ -169,8 +167,7 @@ class Batch:
         return states[:, _HEADER.itemsize :]
 
     def _owner(self, number: int) -> int:
-        game = self.game_of[number]
-        return _owner(game.md5, game.modes[0], tuple(self.actions), self.settings)
+        return _owner(self.game_of[number], tuple(self.actions), self.settings)
 
 
 class NativeBatch(Batch):
@@ -236,7 +233,7 @@ class NativeBatch(Batch):
     def _start(self, games: list[Game], num_threads: int, knows_all: bool) -> int:
         roms = [read_rom(game) for game in games]
         specs = [
-            game_spec(game, len(rom), self.actions, self.settings, knows_all)
+            game_spec(game, len(rom), self.actions, knows_all)
             for game, rom in zip(games, roms, strict=True)
         ]
         n_threads = min(num_threads or usable_cores(), self.n_envs)
@@ -485,8 +482,7 @@ class NativeBatch(Batch):
                 raise ValueError(f"ale: expected {game.name}, got another game")
 
     def _check_mode(self, game: Game, state: Any) -> None:
-        mode = game.modes[0] if self.settings.mode is None else self.settings.mode
-        expected = mode, self.settings.difficulty or 0
+        expected = game.mode, game.difficulty
         found = state.getCurrentMode(), state.getDifficulty()
         if found != expected:  # Its next episodes would be others than those of the rest.
             raise ValueError(
@@ -516,14 +512,10 @@ _LEAST_BYTES = 8_000
 
 
 @functools.cache
-def _owner(md5: str, first_mode: int, actions: tuple[int, ...], settings: Settings) -> int:
+def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     """Returns a number for a game with its options, by which states know whose they are."""
-    options = dataclasses.asdict(settings)
-    # What stands for the default is the default.
-    if options["mode"] is None:
-        options["mode"] = first_mode
-    options["difficulty"] = options["difficulty"] or 0
-    text = json.dumps([md5, actions, _STATE_VERSION, options])
+    played = game.md5, game.mode, game.difficulty
+    text = json.dumps([played, actions, _STATE_VERSION, dataclasses.asdict(settings)])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
@@ -544,16 +536,12 @@ def _check_fits(settings: Settings, games: Sequence[Game]) -> None:
                 f"img_height: expected at most {game.height}, the lines of {game.name}, "
                 f"got {settings.img_height}"
             )
-        for name, known in (("mode", game.modes), ("difficulty", game.difficulties)):
-            value = getattr(settings, name)
-            if value is not None and value not in known:
-                raise ValueError(f"{name}: expected one of {game.name}'s {known}, got {value!r}")
     if settings.obs_type != "ram" and settings.img_width > SCREEN_WIDTH:
         raise ValueError(f"img_width: expected at most {SCREEN_WIDTH}, got {settings.img_width}")
 
 
 def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
     # An action that a game of several does not accept does nothing there.
-    if len(games) > 1:
+    if len({game.name for game in games}) > 1:
         return tuple(range(18))
     return games[0].legal_actions if full_action_space else games[0].minimal_actions

@@ -152,7 +152,7 @@ class DeviceBatch(Batch):
     def _describe(self, number: int, game: Game, host: NativeBatch) -> torch.Tensor:
         """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
         rom = read_rom(game)
-        spec: GameSpec = game_spec(game, len(rom), self.actions, self.settings)
+        spec: GameSpec = game_spec(game, len(rom), self.actions)
         image = rom * 2 if game.cart == "2K" else rom
         parts = {
             "game": bytes(spec),

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import dataclasses
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,8 +53,6 @@ class Settings:
     max_num_frames_per_episode: int | None = 108_000
     repeat_action_probability: float = 0.0
     full_action_space: bool = False
-    mode: int | None = None
-    difficulty: int | None = None
 
     def __post_init__(self) -> None:
         if self.obs_type not in _OBS_TYPES:
@@ -64,10 +63,8 @@ class Settings:
         for name in ("frameskip", "stack_num", "img_height", "img_width"):
             check_count(name, getattr(self, name), 1)
         check_count("noop_max", self.noop_max, 0)
-        for name in ("max_num_frames_per_episode", "mode", "difficulty"):
-            if getattr(self, name) is not None:
-                least = 1 if name == "max_num_frames_per_episode" else 0
-                check_count(name, getattr(self, name), least, LARGEST)
+        if self.max_num_frames_per_episode is not None:
+            check_count("max_num_frames_per_episode", self.max_num_frames_per_episode, 1, LARGEST)
         check_number("repeat_action_probability", self.repeat_action_probability, 0, 1)
         n_bytes = math.prod(self.observation_shape)
         if n_bytes > LARGEST:
@@ -95,6 +92,62 @@ class Settings:
         if self.obs_type == "ram":
             return (RAM_BYTES,)
         return (self.stack_num, self.img_height, self.img_width) + (3,) * self.is_rgb
+
+
+OneOrSeveral = int | Sequence[int] | None
+
+
+def games_in_turn(
+    games: Sequence[Game],
+    mode: OneOrSeveral,
+    difficulty: OneOrSeveral,
+    n_envs: int,
+    first: int = 0,
+) -> list[Game]:
+    """Returns the games that environments play, in turn, each in its mode and difficulty.
+
+    Args:
+        games: Taken in turn.
+        mode: One for all, or several that are taken in turn; None for the default.
+        difficulty: The same.
+        n_envs: How many environments there are.
+        first: How many there are in the processes before.
+
+    Raises:
+        TypeError: A mode or a difficulty is no integer.
+        ValueError: A game has no such mode or difficulty, or there are more than environments.
+    """
+    modes, difficulties = _several(mode), _several(difficulty)
+    given = {"games": len(games), "mode": len(modes), "difficulty": len(difficulties)}
+    for name, n_given in given.items():
+        if not 1 <= n_given <= n_envs:
+            raise ValueError(f"{name}: expected from 1 to n_envs = {n_envs}, got {n_given}")
+    n_different = min(math.lcm(*given.values()), n_envs)
+    return [
+        _played(games[i % len(games)], modes[i % len(modes)], difficulties[i % len(difficulties)])
+        for i in range(first, first + n_different)
+    ]
+
+
+def _several(values: OneOrSeveral) -> Sequence[int | None]:
+    return list(values) if isinstance(values, (Sequence, np.ndarray)) else [values]
+
+
+def _played(game: Game, mode: int | None, difficulty: int | None) -> Game:
+    """Returns a game in a mode and a difficulty.
+
+    Raises:
+        ValueError: It has no such mode or difficulty.
+    """
+    chosen = {"mode": (mode, game.modes), "difficulty": (difficulty, game.difficulties)}
+    for name, (value, known) in chosen.items():
+        if value is None:
+            continue
+        check_count(name, value, 0, LARGEST)
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {game.name}'s {known}, got {value!r}")
+    mode = game.modes[0] if mode is None else int(mode)
+    return dataclasses.replace(game, mode=mode, difficulty=int(difficulty or 0))
 
 
 def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) -> None:
@@ -175,26 +228,21 @@ class KnownResets(ctypes.Structure):
 
 
 def game_spec(
-    game: Game,
-    rom_size: int,
-    actions: tuple[int, ...],
-    settings: Settings,
-    knows_all: bool = False,
+    game: Game, rom_size: int, actions: tuple[int, ...], knows_all: bool = False
 ) -> GameSpec:
     n_timers = {"nothing": 1, "timer": _N_TIMERS, "play": 0}[game.reset_depends_on]
     is_one = n_timers == 1 and not game.reset_key
-    is_default = settings.mode in (None, game.modes[0]) and not settings.difficulty
     left, key = game.left_by_reset, dict(game.reset_key)
     needs = [tuple(need[i] for need in game.reset_needs) for i in range(4)]
     return GameSpec(
         config=console_config(game, rom_size, SYSTEM_SEED, game.paddle_max),
         default_mode=game.modes[0],
-        mode=game.modes[0] if settings.mode is None else settings.mode,
-        difficulty=settings.difficulty or 0,
+        mode=game.mode,
+        difficulty=game.difficulty,
         has_fire=1 in actions and 1 in game.legal_actions,
         n_actions=len(actions),
         actions=tuple(actions),
-        n_timers=n_timers if is_default and (is_one or knows_all) else 0,
+        n_timers=n_timers if game.is_default and (is_one or knows_all) else 0,
         most_acts=game.reset_acts,
         n_left=len(left),
         left_at=left,

@@ -397,7 +397,8 @@ def compile_kernels(games: Sequence[Game], device: torch.device) -> None:
     architecture = architecture_of(device)
     with concurrent.futures.ThreadPoolExecutor(min(usable_cores(), _MOST_COMPILERS)) as pool:
         made = [
-            pool.submit(cubin_path, defines(game), architecture) for game in dict.fromkeys(games)
+            pool.submit(cubin_path, options, architecture)
+            for options in dict.fromkeys(defines(game) for game in games)
         ]
         try:
             for one in made:

@@ -14,7 +14,7 @@ from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
-from rlbatch.envs.atari._options import MOST_THREADS, Settings, check_count
+from rlbatch.envs.atari._options import MOST_THREADS, Settings, check_count, games_in_turn
 from rlbatch.envs.atari.build import plays_grid
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.base import Observation, VecEnv
@@ -76,7 +76,8 @@ class AtariEnv(VecEnv):
               action is repeated.
             - `full_action_space` (False): whether all actions can be chosen, rather than those
               that have an effect.
-            - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the defaults.
+            - `mode`, `difficulty` (None): of the game, see `Game.modes`; several are taken in
+              turn, as `games` are; None for the defaults.
             - `num_threads` (0): 0 for one per core. With several worker processes, take 1.
             - `decorrelate_steps` (0): after `reset` every environment takes a random number of
               random steps, at most this, so that not all are at the same place of a game.
@@ -121,12 +122,12 @@ class AtariEnv(VecEnv):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
         self._decorrelate_steps = options.pop("decorrelate_steps", 0)
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
+        mode, difficulty = (options.pop(name, None) for name in _SWITCHES)
         settings = _settings(options)
         self._seeds = _seeds(seed, n_envs)
-        chosen = [find_game(name) for name in _names(game, games)]
-        # The games go on in turn from those of the process before.
-        first = getattr(seed, "process", 0) * n_envs % len(chosen)
-        chosen = chosen[first:] + chosen[:first]
+        named = [find_game(name) for name in _names(game, games)]
+        first = getattr(seed, "process", 0) * n_envs
+        chosen = games_in_turn(named, mode, difficulty, n_envs, first)
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
             self._steps = DeviceSteps(chosen, n_envs, settings, self.device)
@@ -384,11 +385,14 @@ def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
     return [game]
 
 
+_SWITCHES = "mode", "difficulty"
+
+
 def _settings(options: dict[str, Any]) -> Settings:
     known = [field.name for field in dataclasses.fields(Settings)]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        names = ", ".join([*known, "num_threads", "decorrelate_steps"])
+        names = ", ".join([*known, *_SWITCHES, "num_threads", "decorrelate_steps"])
         raise TypeError(f"options: expected some of {names}, got {', '.join(unknown)}")
     return Settings(**options)
 

@@ -68,6 +68,8 @@ class Game:
         runs_ram: Whether it executes more than a few instructions per frame in RAM.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
+        mode: Which of `modes` is played; -1 becomes the first.
+        difficulty: Setting of the difficulty switches that is played.
     """
 
     name: str
@@ -92,6 +94,12 @@ class Game:
     reset_acts: int = 29
     runs_ram: bool = False
     detection_difficulty: int = 0
+    mode: int = -1
+    difficulty: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode == -1:
+            object.__setattr__(self, "mode", self.modes[0])
 
     @property
     def size(self) -> int:
@@ -107,6 +115,11 @@ class Game:
     def rule(self) -> int:
         """Number of the game in alphabetical order: `Rule` in `native/rule.h`."""
         return list(GAMES).index(self.name)
+
+    @property
+    def is_default(self) -> bool:
+        """Whether it is played in its default mode and difficulty."""
+        return self.mode == self.modes[0] and self.difficulty == 0
 
     @property
     def legal_actions(self) -> tuple[int, ...]:

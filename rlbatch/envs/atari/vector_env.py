@@ -6,6 +6,7 @@ Source: the public Python part of ale-py 0.12.1, and experiments with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -22,6 +23,7 @@ from rlbatch.envs.atari._options import (
     check_bool,
     check_count,
     check_number,
+    games_in_turn,
 )
 from rlbatch.envs.atari.games import find_game
 from rlbatch.errors import CallOrderError
@@ -82,8 +84,9 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: Whether it sets `terminated`, and the game goes on.
         reward_clipping: Whether rewards are cut to -1, 0 and 1.
         use_fire_reset: Whether episodes begin with FIRE, in games that have it.
-        mode: Of the game, see `Game.modes`; None for its default. Not in ale-py's.
-        difficulty: Of the game, see `Game.difficulties`; None for its default. Not in ale-py's.
+        mode: Of the game, see `Game.modes`: one for all environments, or several that they take in
+            turn; None for its default. Not in ale-py's.
+        difficulty: The same, see `Game.difficulties`.
         render_mode: "rgb_array", as Gymnasium's wrappers want it that record, or None; with a
             `batch_size`, None. Not in ale-py's.
 
@@ -124,8 +127,8 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: bool = False,
         reward_clipping: bool = True,
         use_fire_reset: bool = True,
-        mode: int | None = None,
-        difficulty: int | None = None,
+        mode: int | Sequence[int] | None = None,
+        difficulty: int | Sequence[int] | None = None,
         render_mode: str | None = None,
     ):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
@@ -164,13 +167,12 @@ class AtariVectorEnv(VectorEnv):
             max_num_frames_per_episode=max_num_frames_per_episode,
             repeat_action_probability=repeat_action_probability,
             full_action_space=bool(full_action_space or continuous),
-            mode=mode,
-            difficulty=difficulty,
         )
         if render_mode:
             fps = found.frames_per_second / frameskip
             self.metadata |= {"render_modes": [render_mode], "render_fps": fps}
-        self._batch = NativeBatch([found], num_envs, settings, max(num_threads, 0))
+        games = games_in_turn([found], mode, difficulty, num_envs)
+        self._batch = NativeBatch(games, num_envs, settings, max(num_threads, 0))
         self.num_envs, self.batch_size = num_envs, batch_size or num_envs
         self.grayscale, self.continuous = grayscale, continuous
         self.continuous_action_threshold = continuous_action_threshold

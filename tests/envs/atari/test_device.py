@@ -102,6 +102,7 @@ OPTIONS: dict[str, tuple[int, dict[str, Any]]] = {
     "small_screen": (20, {"img_height": 41, "img_width": 53}),
     "no_start": (40, {"noop_max": 0, "use_fire_reset": False, "full_action_space": True}),
     "raw": (60, {"reward_clipping": False, "mode": 4, "difficulty": 1}),
+    "several_modes": (60, {"mode": [0, 4, 20], "difficulty": [1, 0]}),
     "apart": (5, {"decorrelate_steps": 12}),
 }
 

@@ -21,7 +21,7 @@ from rlbatch.errors import (
     KeyMismatchError,
     ShapeError,
 )
-from rlbatch.seeding import Seed, env_seeds, process_seeds
+from rlbatch.seeding import Seed, Seeds, env_seeds, process_seeds
 
 pytest.importorskip("ale_py")
 
@@ -229,16 +229,8 @@ def test_step_into_writes_what_step_returns(limit):
 # --- Several games, seeds, batchers. ---
 
 
-def test_several_games_play_in_one_batch_as_alone():
-    names = ["pong", "klax", "journey_escape"]
-    env = AtariEnv(games=names, n_envs=5, seed=[1, 2, 3, 4, 5], max_num_frames_per_episode=50)
-    assert env.action_space == spaces.Discrete(18)
-    alone = [
-        AtariEnv(
-            names[i % 3], 1, seed=[i + 1], full_action_space=True, max_num_frames_per_episode=50
-        )
-        for i in range(5)
-    ]
+def assert_plays_as_alone(env, alone):
+    """Asserts that the environments of a batch are equal to others of one environment each."""
     first, _ = env.reset()
     for i, one in enumerate(alone):
         assert torch.equal(first["frame"][i], one.reset()[0]["frame"][0])
@@ -249,9 +241,50 @@ def test_several_games_play_in_one_batch_as_alone():
         for i, one in enumerate(alone):
             _, (expected, _) = one.step(action.slice(i))
             assert_equal(following.slice(i), expected)
+
+
+def test_several_games_play_in_one_batch_as_alone():
+    names = ["pong", "klax", "journey_escape"]
+    env = AtariEnv(games=names, n_envs=5, seed=[1, 2, 3, 4, 5], max_num_frames_per_episode=50)
+    assert env.action_space == spaces.Discrete(18)
+    alone = [
+        AtariEnv(
+            names[i % 3], 1, seed=[i + 1], full_action_space=True, max_num_frames_per_episode=50
+        )
+        for i in range(5)
+    ]
+    assert_plays_as_alone(env, alone)
     assert env.render([0, 3]).shape == (2, 210, 160, 3)
     with pytest.raises(ValueError, match=r"screens of one height, got \[210, 250\]"):
         env.render([0, 1])
+
+
+@pytest.mark.parametrize("n_envs", [3, 7])  # Of six, half are there, or one is there twice.
+@pytest.mark.parametrize("process", [0, 1])
+def test_several_modes_and_difficulties_play_in_one_batch_as_alone(n_envs, process):
+    modes, difficulties, first = [4, 0, 20], [0, 1], process * n_envs
+    seed = Seeds.of(process, range(first, first + n_envs))
+    options = {"max_num_frames_per_episode": 50, "noop_max": 3}
+    env = AtariEnv("breakout", n_envs, seed=seed, mode=modes, difficulty=difficulties, **options)
+    assert env.action_space == spaces.Discrete(4)
+    assert_plays_as_alone(
+        env,
+        [
+            AtariEnv(
+                "breakout",
+                1,
+                seed=[i],
+                mode=modes[i % 3],
+                difficulty=difficulties[i % 2],
+                **options,
+            )
+            for i in range(first, first + n_envs)
+        ],
+    )
+    states = env.get_state()
+    with pytest.raises(ValueError, match="states: expected one of breakout with the options of"):
+        env.set_state([0], states[1:2])
+    env.set_state([0], states[:1])
 
 
 def test_seeds_decide_and_differ():
@@ -460,7 +493,7 @@ def test_other_devices_are_refused_and_reached_by_device_env():
         ({"game": None}, ValueError, "game: expected either game or games"),
         ({"games": ["pong"]}, ValueError, "game: expected either game or games"),
         ({"game": None, "games": []}, ValueError, "games: expected a list"),
-        ({"game": None, "games": ["pong"] * 3}, ValueError, "games: expected at most n_envs = 2"),
+        ({"game": None, "games": ["pong"] * 3}, ValueError, "games: expected from 1 to n_envs = 2"),
         ({"game": ["pong"]}, TypeError, "several are `games`"),
         ({"n_envs": 0}, ValueError, "n_envs: expected an integer from 1"),
         ({"frame_skip": 4}, TypeError, "options: expected some of .*, got frame_skip"),
@@ -575,6 +608,13 @@ def test_options_may_be_numpys_numbers() -> None:
         ({"n_envs": 1 << 20, "stack_num": 400}, MemoryError, "n_envs: expected environments that"),
         ({"mode": 0.0}, TypeError, "mode: expected an integer, got 0.0"),
         ({"difficulty": True}, TypeError, "difficulty: expected an integer, got True"),
+        ({"mode": [0, 1], "n_envs": 1}, ValueError, "mode: expected from 1 to n_envs = 1, got 2"),
+        ({"mode": [], "n_envs": 1}, ValueError, "mode: expected from 1 to n_envs = 1, got 0"),
+        (
+            {"mode": [0, 7], "n_envs": 2},
+            ValueError,
+            r"mode: expected one of pong's \(0, 1\), got 7",
+        ),
         ({"repeat_action_probability": "x"}, TypeError, "expected a number, got 'x'"),
     ],
 )

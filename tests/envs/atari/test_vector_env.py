@@ -245,11 +245,14 @@ def test_spaces_equal_ale_py(options):
 # --- What ale-py's has not. ---
 
 
+@pytest.mark.parametrize("several", [False, True])
 @pytest.mark.parametrize("game", ["pong", "breakout", "space_invaders", "freeway", "adventure"])
-def test_mode_and_difficulty_are_those_of_a_single_environment(game) -> None:
+def test_mode_and_difficulty_are_those_of_a_single_environment(game, several) -> None:
     """That equals ale-py's, see `test_env.py`."""
     found = GAMES[game]
     options = {"mode": found.modes[-1], "difficulty": found.difficulties[-1]}
+    if several:
+        options["mode"] = (found.modes[-1], found.modes[0])
     env = AtariVectorEnv(game, 2, autoreset_mode="SameStep", **options)
     beside, plain = AtariEnv(game, 2, seed=[3, 4], **options), AtariVectorEnv(game, 2)
     observations, _ = env.reset(seed=3)
