@@ -7,8 +7,14 @@ from pathlib import Path
 from rlbatch.errors import SharedMemoryError
 
 
-def check_free_memory(n_bytes: int) -> None:
-    """Checks that there is that much free memory, as far as the system says.
+def check_free_memory(
+    n_bytes: int, advice: str = "take fewer environments or a smaller n_timesteps"
+) -> None:
+    """Checks that there is that much free memory for trajectories, as far as the system says.
+
+    Args:
+        n_bytes: How much.
+        advice: What the caller can do where there is less.
 
     Raises:
         SharedMemoryError: There is less; the message gives both figures.
@@ -17,8 +23,7 @@ def check_free_memory(n_bytes: int) -> None:
     if free is not None and n_bytes > free:
         raise SharedMemoryError(
             f"storage of trajectories: expected at most {free:,} bytes (free memory), got "
-            f"{n_bytes:,}; take fewer environments or a smaller n_timesteps, or give the "
-            "container more memory"
+            f"{n_bytes:,}; {advice}, or give the container more memory"
         )
 
 

@@ -516,6 +516,11 @@ class RL_Batcher:
             raise CallOrderError("expected a batcher that stays open, got one that was closed")
         self._state = state
 
+    def _require_reset(self) -> None:
+        """Lets nobody go on with the episodes that run, once who began them is done with them."""
+        if self._state is _State.IDLE:
+            self._state = _State.NEW
+
     def _is_local(self) -> bool:
         """Whether the worker is in this process."""
         return any(one.connection is None for one in self._workers)

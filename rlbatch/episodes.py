@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 
 from rlbatch._arguments import check_at_least
+from rlbatch._memory import check_free_memory
 from rlbatch._named_tensors import put_rows, take_rows
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import EnvContractError
 
 
 def acquire_episodes(
@@ -16,6 +18,8 @@ def acquire_episodes(
     n_episodes: int,
     agent_info: DictTensor | None = None,
     env_info: DictTensor | None = None,
+    *,
+    keys: Iterable[str] | None = None,
     max_length: int | None = None,
 ) -> Trajectories:
     """Resets a batcher, and acquires whole episodes with it.
@@ -23,30 +27,36 @@ def acquire_episodes(
     How many each environment contributes is fixed beforehand: `n_episodes // B`, and one more of
     the first `n_episodes % B`. To take those that end first would favour short ones. What the
     environments play beyond that, until the slowest is done, is dropped; so a multiple of B wastes
-    least. Environments that do not reset themselves are reset as often as needed, each time with
-    the same infos.
+    least.
 
     No episode holds steps of two policies: all begin after the last `update`, and end before the
-    next.
+    next. The batcher has to be reset before it goes on.
 
     Args:
         batcher: One that may be reset. Its `n_timesteps` are free: episodes are put together from
             as many slots as they take.
         n_episodes: N.
         agent_info: See `RL_Batcher.reset`.
-        env_info: See `RL_Batcher.reset`.
+        env_info: See `RL_Batcher.reset`. Environments that do not reset themselves are reset as
+            often as needed, each time with the same infos: with a seed among them, every time to
+            the same episode.
+        keys: What to keep of each step; None for everything. The result has N times as many steps
+            as the longest episode.
         max_length: Of an episode, in steps; None for any, where the environment has a limit itself.
 
     Returns:
         One row per episode, on the batcher's device: those of environment 0 in the order in which
         they were played, then those of environment 1, and so on. T is the longest. `info` is that
-        of the slot in which the episode began, `agent_state/...` included; so agents that begin
-        anew where `initial_state` is set can be replayed.
+        of the slot in which the episode began. So a replay gives what the agent did if its state
+        begins anew where `initial_state` is set, and if it looks at no `history`, which in a slot
+        goes further back than to the beginning of the episode.
 
     Raises:
-        EnvContractError: An episode is longer than `max_length`.
-        TypeError, ValueError: `n_episodes` or `max_length` is no integer, or not at least 1.
-        CallOrderError, WorkerError: See `RL_Batcher`.
+        KeyMismatchError: One of the keys is not there.
+        ValueError: An episode is longer than `max_length`, or one of the numbers is less than 1.
+        SharedMemoryError: They do not fit into memory (on a CPU).
+        WorkerTimeoutError: See `RL_Batcher.get`, which has to be called before a reset then.
+        Exception: Whatever else `RL_Batcher.reset` and `execute` raise.
 
     Example:
         >>> import gymnasium
@@ -69,16 +79,19 @@ def acquire_episodes(
     check_at_least(1, n_episodes=n_episodes)
     if max_length is not None:
         check_at_least(1, max_length=max_length)
-    episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device())
+    episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device(), keys)
     n_running = 0
-    while not episodes.are_complete():
-        if not n_running:
-            batcher.reset(agent_info, env_info)
-        batcher.execute()
-        trajectories, n_running = batcher.get(copy=False)
-        episodes.add(trajectories)
-        if max_length is not None:
-            episodes.check_lengths(max_length)
+    try:
+        while not episodes.are_complete():
+            if not n_running:
+                batcher.reset(agent_info, env_info)
+            batcher.execute()
+            trajectories, n_running = batcher.get(copy=False)
+            episodes.add(trajectories)
+            if max_length is not None:
+                episodes.check_lengths(max_length)
+    finally:
+        batcher._require_reset()  # What runs has these infos, and is in the middle of something.
     return episodes.joined()
 
 
@@ -89,9 +102,13 @@ class _Episodes:
         n_episodes: N.
         n_envs: B.
         device: Where they are.
+        keys: What to keep of each step; None for everything.
     """
 
-    def __init__(self, n_episodes: int, n_envs: int, device: torch.device):
+    def __init__(
+        self, n_episodes: int, n_envs: int, device: torch.device, keys: Iterable[str] | None
+    ):
+        self._keys = None if keys is None else list(keys)
         env_id = torch.arange(n_envs, device=device)
         self._n_wanted = n_episodes // n_envs + (env_id < n_episodes % n_envs).long()
         self._n_ended = torch.zeros_like(env_id)
@@ -111,13 +128,13 @@ class _Episodes:
         """Checks that none is too long.
 
         Raises:
-            EnvContractError: One is.
+            ValueError: One is.
         """
         longest = int(self._lengths.argmax())
         if self._lengths[longest] > max_length:
-            raise EnvContractError(
-                f"environment {int(self._env_id[longest])}: expected an episode to end within "
-                f"{max_length} steps, got one of {int(self._lengths[longest])} or more"
+            raise ValueError(
+                f"max_length: expected episodes of at most {max_length} steps, got one of "
+                f"{int(self._lengths[longest])} or more in environment {int(self._env_id[longest])}"
             )
 
     def add(self, trajectories: Trajectories) -> None:
@@ -134,18 +151,28 @@ class _Episodes:
         # Step after step, as slots are stored.
         places = is_wanted.T.flatten().nonzero().squeeze(1)
         episode = episode.T.flatten()[places]
-        taken = {k: take_rows(v.transpose(0, 1).flatten(0, 1), places) for k, v in steps.items()}
+        kept = steps if self._keys is None else steps.get(self._keys)
+        taken = {k: take_rows(v.transpose(0, 1).flatten(0, 1), places) for k, v in kept.items()}
         self._steps.append((episode, taken))
 
         n_steps = episode.bincount(minlength=len(self._lengths))
         begun = ((self._lengths == 0) & (n_steps > 0)).nonzero().squeeze(1)
-        rows = torch.searchsorted(env_id, self._env_id[begun])
-        self._infos.append((begun, trajectories.info.index(rows)))
+        # Where one begins, all environments run: each has a row.
+        self._infos.append((begun, trajectories.info.index(self._env_id[begun])))
         self._lengths += n_steps
 
     def joined(self) -> Trajectories:
-        """Returns one row per episode; the pieces are gone."""
+        """Returns one row per episode; the pieces are gone.
+
+        Raises:
+            SharedMemoryError: It does not fit into the memory of a CPU.
+        """
         n_episodes, longest = len(self._lengths), int(self._lengths.max())
+        if self._lengths.device.type == "cpu":
+            steps_kept = self._steps[0][1].values()
+            per_step = sum(one[:1].numel() * one.element_size() for one in steps_kept)
+            advice = "take fewer episodes, some of the keys, or a max_length"
+            check_free_memory(n_episodes * longest * per_step, advice)
         places = self._places(longest)
         steps = {}
         for key in list(self._steps[0][1]):

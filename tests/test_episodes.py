@@ -11,9 +11,10 @@ from gymnasium import spaces
 from rlbatch import (
     CallOrderError,
     DictTensor,
-    EnvContractError,
+    KeyMismatchError,
     RL_Agent,
     RL_Batcher,
+    SharedMemoryError,
     acquire_episodes,
     masked_dicttensor,
     replay_agent,
@@ -150,10 +151,13 @@ def test_a_replay_remembers_what_the_agent_did(autoreset):
     assert torch.equal(replayed["sum"][mask], episodes.trajectories["action/sum"][mask])
 
 
-def test_infos_are_those_of_each_environment():
+@pytest.mark.parametrize("n_processes", [0, 2])
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_infos_are_those_of_each_environment(autoreset, n_processes):
     numbers = torch.arange(len(LENGTHS))
     infos = DictTensor({"epsilon": numbers / 10}), DictTensor({"option": numbers + 3})
-    with make_batcher(0, LENGTHS, True) as batcher:
+    lengths = LENGTHS[: len(LENGTHS) // max(n_processes, 1)]
+    with make_batcher(n_processes, lengths, autoreset) as batcher:
         episodes = acquire_episodes(batcher, 20, *infos)
     env_id, mask = episodes.info["env_id"], episodes.trajectories.mask(torch.bool)
     assert torch.equal(episodes.info["agent_info/epsilon"], env_id / 10)
@@ -161,6 +165,48 @@ def test_infos_are_those_of_each_environment():
     for key, row in (("action/epsilon", env_id / 10), ("observation/option", env_id + 3)):
         expected = row.unsqueeze(1).expand_as(mask)
         assert torch.equal(episodes.trajectories[key][mask], expected[mask])
+
+
+def test_only_some_keys_are_kept():
+    keys = ["action/seen", "_observation/reward"]
+    with make_batcher(0, LENGTHS, True) as batcher:
+        whole, some = acquire_episodes(batcher, 12), acquire_episodes(batcher, 12, keys=keys)
+        assert list(some.trajectories) == keys
+        assert torch.equal(some.trajectories.lengths, whole.trajectories.lengths)
+        assert torch.equal(some.info["env_id"], whole.info["env_id"])
+        reward = whole.trajectories["_observation/reward"]
+        assert torch.equal(some.trajectories["_observation/reward"], reward)
+        assert list(acquire_episodes(batcher, 12, keys=[]).trajectories) == []
+        with pytest.raises(KeyMismatchError, match="expected one of .*, got 'reward'"):
+            acquire_episodes(batcher, 12, keys=["reward"])
+
+
+def test_the_batcher_goes_on_after_a_reset_alone():
+    """Else training would go on with the infos of an evaluation."""
+    with make_batcher(0, LENGTHS, True) as batcher:
+        acquire_episodes(batcher, 3)
+        with pytest.raises(CallOrderError, match="execute: .* new: call reset"):
+            batcher.execute()
+        with pytest.raises(ValueError, match="max_length"):
+            acquire_episodes(batcher, 8, max_length=3)
+        with pytest.raises(CallOrderError, match="execute: .* new: call reset"):
+            batcher.execute()
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[1] == len(LENGTHS)
+
+
+def test_what_does_not_fit_into_memory_is_an_error(monkeypatch):
+    with make_batcher(0, LENGTHS, True) as batcher:
+        n_bytes = sum(
+            one.numel() * one.element_size()
+            for one in acquire_episodes(batcher, 8).trajectories.values()
+        )
+        monkeypatch.setattr("rlbatch._memory.free_memory", lambda: n_bytes)
+        acquire_episodes(batcher, 8)
+        monkeypatch.setattr("rlbatch._memory.free_memory", lambda: n_bytes - 1)
+        with pytest.raises(SharedMemoryError, match=f"got {n_bytes:,}; take fewer episodes"):
+            acquire_episodes(batcher, 8)
 
 
 @pytest.mark.parametrize("autoreset", [False, True])
@@ -186,7 +232,10 @@ def test_the_caller_owns_them():
 @pytest.mark.parametrize("autoreset", [False, True])
 def test_an_episode_that_does_not_end_is_an_error(autoreset):
     with make_batcher(0, [2, 30, 3], autoreset) as batcher:
-        with pytest.raises(EnvContractError, match="environment 1: .* within 29 steps, got one of"):
+        message = (
+            "max_length: expected episodes of at most 29 steps, got one of 30 .* environment 1"
+        )
+        with pytest.raises(ValueError, match=message):
             acquire_episodes(batcher, 6, max_length=29)
         episodes = acquire_episodes(batcher, 3, max_length=30)
     assert episodes.trajectories.lengths.tolist() == [2, 30, 3]

@@ -471,10 +471,13 @@ class NativeBatch(Batch):
             ValueError: `ale` has another game, or plays it in another mode or difficulty.
         """
         self.check_idle("from_ale")
+        found = {}
+        for game in dict.fromkeys(self.game_of[number] for number in ids):
+            found[game] = ale_state(ale, game.md5, (game.height, SCREEN_WIDTH))
+            self._check_mode(game, ale.cloneState())
         for number in ids:
             game = self.game_of[number]
-            state, screen = ale_state(ale, game.md5, (game.height, SCREEN_WIDTH))
-            self._check_mode(game, ale.cloneState())
+            state, screen = found[game]
             pointer = screen.ctypes.data
             if self._library.rlb_batch_import(
                 self._handle, number, game.md5.encode(), state, len(state), pointer

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
@@ -94,7 +95,8 @@ class Settings:
         return (self.stack_num, self.img_height, self.img_width) + (3,) * self.is_rgb
 
 
-OneOrSeveral = int | Sequence[int] | None
+# None stands for the default, among several too.
+OneOrSeveral = int | Sequence[int | None] | None
 
 
 def games_in_turn(
@@ -108,7 +110,7 @@ def games_in_turn(
 
     Args:
         games: Taken in turn.
-        mode: One for all, or several that are taken in turn; None for the default.
+        mode: One for all, or a list of several that are taken in turn; None for the default.
         difficulty: The same.
         n_envs: How many environments there are.
         first: How many there are in the processes before.
@@ -121,7 +123,9 @@ def games_in_turn(
     given = {"games": len(games), "mode": len(modes), "difficulty": len(difficulties)}
     for name, n_given in given.items():
         if not 1 <= n_given <= n_envs:
-            raise ValueError(f"{name}: expected from 1 to n_envs = {n_envs}, got {n_given}")
+            raise ValueError(
+                f"{name}: expected a list of 1 to {n_envs}, one per environment, got {n_given}"
+            )
     n_different = min(math.lcm(*given.values()), n_envs)
     return [
         _played(games[i % len(games)], modes[i % len(modes)], difficulties[i % len(difficulties)])
@@ -129,14 +133,17 @@ def games_in_turn(
     ]
 
 
-def _several(values: OneOrSeveral) -> Sequence[int | None]:
-    return list(values) if isinstance(values, (Sequence, np.ndarray)) else [values]
+def _several(values: Any) -> Sequence[int | None]:
+    if isinstance(values, (np.ndarray, torch.Tensor)):
+        values = values.tolist()
+    return values if isinstance(values, (list, tuple, range)) else [values]
 
 
 def _played(game: Game, mode: int | None, difficulty: int | None) -> Game:
     """Returns a game in a mode and a difficulty.
 
     Raises:
+        TypeError: One is no integer.
         ValueError: It has no such mode or difficulty.
     """
     chosen = {"mode": (mode, game.modes), "difficulty": (difficulty, game.difficulties)}

@@ -76,8 +76,9 @@ class AtariEnv(VecEnv):
               action is repeated.
             - `full_action_space` (False): whether all actions can be chosen, rather than those
               that have an effect.
-            - `mode`, `difficulty` (None): of the game, see `Game.modes`; several are taken in
-              turn, as `games` are; None for the defaults.
+            - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default.
+              Environment i plays number i of a list, which is taken in turn, as `games` are; each
+              holds at most `n_envs`.
             - `num_threads` (0): 0 for one per core. With several worker processes, take 1.
             - `decorrelate_steps` (0): after `reset` every environment takes a random number of
               random steps, at most this, so that not all are at the same place of a game.

@@ -6,7 +6,6 @@ Source: the public Python part of ale-py 0.12.1, and experiments with it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from math import inf
 from typing import Any
 
@@ -19,6 +18,7 @@ from rlbatch.envs.atari._batch import Job, NativeBatch
 from rlbatch.envs.atari._options import (
     LARGEST,
     MOST_STRENGTH,
+    OneOrSeveral,
     Settings,
     check_bool,
     check_count,
@@ -84,7 +84,7 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: Whether it sets `terminated`, and the game goes on.
         reward_clipping: Whether rewards are cut to -1, 0 and 1.
         use_fire_reset: Whether episodes begin with FIRE, in games that have it.
-        mode: Of the game, see `Game.modes`: one for all environments, or several that they take in
+        mode: Of the game, see `Game.modes`: one for all environments, or a list that they take in
             turn; None for its default. Not in ale-py's.
         difficulty: The same, see `Game.difficulties`.
         render_mode: "rgb_array", as Gymnasium's wrappers want it that record, or None; with a
@@ -127,8 +127,8 @@ class AtariVectorEnv(VectorEnv):
         life_loss_info: bool = False,
         reward_clipping: bool = True,
         use_fire_reset: bool = True,
-        mode: int | Sequence[int] | None = None,
-        difficulty: int | Sequence[int] | None = None,
+        mode: OneOrSeveral = None,
+        difficulty: OneOrSeveral = None,
         render_mode: str | None = None,
     ):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)

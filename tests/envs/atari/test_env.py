@@ -287,6 +287,33 @@ def test_several_modes_and_difficulties_play_in_one_batch_as_alone(n_envs, proce
     env.set_state([0], states[:1])
 
 
+def test_several_games_have_modes_of_their_own():
+    games, modes = ["breakout", "pong", "breakout"], [4, None, 0, 20, 1, 0]
+    env = AtariEnv(games=games, n_envs=6, seed=[0, 1, 2, 3, 4, 5], mode=modes)
+    assert env.action_space == spaces.Discrete(18)
+    assert_plays_as_alone(
+        env,
+        [
+            AtariEnv(games[i % 3], 1, seed=[i], mode=modes[i], full_action_space=True)
+            for i in range(6)
+        ],
+    )
+
+
+def test_modes_go_on_over_the_processes_of_a_batcher():
+    def play(n_processes, modes):
+        n_envs = 6 // max(n_processes, 1)
+        env_args = {"game": "pong", "n_envs": n_envs, "mode": modes, "num_threads": 1}
+        with RL_Batcher(40, Wanderer, {}, AtariEnv, env_args, n_processes, seeds=3) as batcher:
+            batcher.reset()
+            batcher.execute()
+            return batcher.get()[0].trajectories["_observation/frame"]
+
+    expected = play(0, (1, 0))
+    assert torch.equal(play(2, torch.tensor([1, 0])), expected)
+    assert not torch.equal(play(0, (0, 1)), expected)
+
+
 def test_seeds_decide_and_differ():
     def frames(seed, n_envs=3):
         env = AtariEnv("pong", n_envs, seed=seed, obs_type="ram", repeat_action_probability=0.25)
@@ -493,7 +520,11 @@ def test_other_devices_are_refused_and_reached_by_device_env():
         ({"game": None}, ValueError, "game: expected either game or games"),
         ({"games": ["pong"]}, ValueError, "game: expected either game or games"),
         ({"game": None, "games": []}, ValueError, "games: expected a list"),
-        ({"game": None, "games": ["pong"] * 3}, ValueError, "games: expected from 1 to n_envs = 2"),
+        (
+            {"game": None, "games": ["pong"] * 3},
+            ValueError,
+            "games: expected a list of 1 to 2, one per env",
+        ),
         ({"game": ["pong"]}, TypeError, "several are `games`"),
         ({"n_envs": 0}, ValueError, "n_envs: expected an integer from 1"),
         ({"frame_skip": 4}, TypeError, "options: expected some of .*, got frame_skip"),
@@ -608,8 +639,14 @@ def test_options_may_be_numpys_numbers() -> None:
         ({"n_envs": 1 << 20, "stack_num": 400}, MemoryError, "n_envs: expected environments that"),
         ({"mode": 0.0}, TypeError, "mode: expected an integer, got 0.0"),
         ({"difficulty": True}, TypeError, "difficulty: expected an integer, got True"),
-        ({"mode": [0, 1], "n_envs": 1}, ValueError, "mode: expected from 1 to n_envs = 1, got 2"),
-        ({"mode": [], "n_envs": 1}, ValueError, "mode: expected from 1 to n_envs = 1, got 0"),
+        ({"mode": [0, 1], "n_envs": 1}, ValueError, "mode: expected a list of 1 to 1, .* got 2"),
+        ({"mode": [], "n_envs": 1}, ValueError, "mode: expected a list of 1 to 1, .* got 0"),
+        ({"mode": "01", "n_envs": 2}, TypeError, "mode: expected an integer, got '01'"),
+        (
+            {"mode": np.array([[0]]), "n_envs": 2},
+            TypeError,
+            r"mode: expected an integer, got \[0\]",
+        ),
         (
             {"mode": [0, 7], "n_envs": 2},
             ValueError,

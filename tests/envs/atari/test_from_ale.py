@@ -148,3 +148,18 @@ def test_a_console_in_another_mode_is_refused() -> None:
     env.reset()
     env.from_ale(ale)
     assert (env.get_ram([0]).numpy() == ale.getRAM()).all()
+
+
+def test_a_console_goes_nowhere_unless_all_are_in_its_mode() -> None:
+    ale = new_ale("freeway")
+    ale.setMode(3)
+    ale.reset_game()
+    env = AtariEnv("freeway", 4, seed=0, mode=[3, 0])
+    env.reset()
+    before = env.get_state()
+    with pytest.raises(ValueError, match="ale: expected mode 0 and difficulty 0, .* got mode 3"):
+        env.from_ale(ale)
+    assert torch.equal(env.get_state(), before)
+    env.from_ale(ale, [0, 2])
+    assert (env.get_ram([0, 2]).numpy() == ale.getRAM()).all()
+    assert torch.equal(env.get_state([1, 3]), before[[1, 3]])
