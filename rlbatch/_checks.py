@@ -38,7 +38,7 @@ def check_tensors(variables: Tensors, n_common: int) -> None:
                 shape = tensor.shape
                 if shape and shape[0] == batch_size and (n_common == 1 or shape[:2] == common):
                     continue
-            check_fits(other, tensor, common, device)
+            check_fits(other, tensor, common, device, beside=key)
 
 
 def check_rows_or_numbers(variables: Tensors) -> None:
@@ -55,12 +55,13 @@ def check_rows_or_numbers(variables: Tensors) -> None:
         check_tensors(variables, n_common=1)
         return
     for key, tensor in variables.items():
-        check_shape(key, tensor, ())
-        check_device(key, tensor, first.device)
+        check_fits(key, tensor, (), first.device, beside=next(iter(variables)))
 
 
-def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
+def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int, beside: str) -> None:
     """Checks one tensor against another: type, first `n_common` (1 or 2) dimensions, device.
+
+    See `check_fits` for `beside`, the name of the other.
 
     Raises:
         TypeError: It is not a tensor.
@@ -76,7 +77,7 @@ def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int) -> None:
             and (n_common == 1 or found[:2] == wanted[:2])
         ):
             return
-    check_fits(key, tensor, like.shape[:n_common], like.device)
+    check_fits(key, tensor, like.shape[:n_common], like.device, beside)
 
 
 def check_is_tensor(key: str, value: Any) -> None:
@@ -92,9 +93,20 @@ def check_is_tensor(key: str, value: Any) -> None:
 
 
 def check_fits(
-    key: str, tensor: Tensor, common: Sequence[int], device: torch.device | None
+    key: str,
+    tensor: Tensor,
+    common: Sequence[int],
+    device: torch.device | None,
+    beside: str | None = None,
 ) -> None:
     """Checks one tensor against the leading dimensions and the device of the others.
+
+    Args:
+        key: Its name.
+        tensor: It.
+        common: The sizes of the leading dimensions.
+        device: Where it has to be.
+        beside: The name of another, which has these; which of the two is wrong, nobody knows.
 
     Raises:
         TypeError: It is not a tensor.
@@ -105,9 +117,10 @@ def check_fits(
     shape = tuple(tensor.shape)
     if shape[: len(common)] != tuple(common) or (shape and not common):
         wanted = f"[{', '.join(str(size) for size in common)}, ...]" if common else "()"
-        raise ShapeError(f"{key}: expected shape {wanted}, got {shape}")
+        wanted += f", as {beside}," if beside else ","
+        raise ShapeError(f"{key}: expected shape {wanted} got {shape}")
     if tensor.device != device:
-        raise DeviceMismatchError(key, device, tensor.device)
+        raise DeviceMismatchError(key, device, tensor.device, beside=beside)
 
 
 def check_shape(where: str, tensor: Tensor, shape: Sequence[int]) -> None:

@@ -218,7 +218,7 @@ class NamedTensors:
         """
         for other, tensor in self.variables.items():
             if other != key:
-                check_like(key, value, tensor, self._n_common)
+                check_like(key, value, tensor, self._n_common, beside=other)
                 break
         else:
             self._check_alone(key, value)

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from rlbatch._checks import check_left_alone, versions_of
+from rlbatch._checks import check_left_alone, check_same_keys, check_same_rows, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
@@ -280,6 +280,7 @@ class Worker:
         acted = time.perf_counter()
         if is_first:
             _check_device("agent.__call__", self._recipe.device, action=action, state=state)
+            _check_new_state(self._state, state)
             chosen = action.clone()
         else:
             self._slots.write_action(t, everyone, action)
@@ -479,6 +480,14 @@ def _two_pairs(answer: Any) -> Any:
             f"and to act on next, got {answer!r}"
         ) from None
     return (after, ran), (following, running)
+
+
+def _check_new_state(before: DictTensor, found: DictTensor) -> None:
+    """Checks that a state can stand where that of `initial_state` did."""
+    check_same_keys("agent.__call__: new state, as of initial_state", before, found)
+    for key, tensor in before.items():
+        where = f"new state/{key}, as of initial_state"
+        check_same_rows(where, found[key], tensor, n_common=1, stage="agent.__call__")
 
 
 def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:

@@ -163,7 +163,8 @@ class DictTensor(NamedTensors):
                 raise KeyMismatchError(f"{key}: expected a key of one operand, got it in both")
         if self.variables and other.variables:
             key, tensor = next(iter(other.items()))
-            check_like(key, tensor, next(iter(self.values())), n_common=1)
+            beside, like = next(iter(self.items()))
+            check_like(key, tensor, like, n_common=1, beside=beside)
         return self._with({**self.variables, **other.variables})
 
     def _write(

@@ -21,6 +21,7 @@ class DeviceMismatchError(ValueError):
         found: The device it is on.
         stage: Who looked: `agent.initial_state`, `env.step`, `storage`, ...; of an
             `RL_Agent_CheckDevice` the call, such as `initial_state`; None in containers.
+        beside: The key whose device is expected, in containers.
     """
 
     def __init__(
@@ -29,13 +30,16 @@ class DeviceMismatchError(ValueError):
         expected: torch.device | None,
         found: torch.device | None,
         stage: str | None = None,
+        beside: str | None = None,
     ):
         prefix = f"{stage}: " if stage else ""
-        super().__init__(f"{prefix}{where}: expected a tensor on {expected}, got one on {found}")
-        self.where, self.expected, self.found, self.stage = where, expected, found, stage
+        wanted = f"a tensor on {expected}" + (f", as {beside}" if beside else "")
+        super().__init__(f"{prefix}{where}: expected {wanted}, got one on {found}")
+        self.where, self.expected, self.found = where, expected, found
+        self.stage, self.beside = stage, beside
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.where, self.expected, self.found, self.stage)
+        return type(self), (self.where, self.expected, self.found, self.stage, self.beside)
 
 
 class ShapeError(ValueError):

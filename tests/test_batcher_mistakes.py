@@ -284,6 +284,27 @@ def test_first_mistakes_are_named():
                 batcher.execute()
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "match"),
+    [
+        ({"other": torch.zeros(8)}, KeyMismatchError, r"the keys \['count'\], got \['other'\]"),
+        ({"count": torch.zeros(8)}, DtypeMismatchError, "expected torch.int64, got torch.float32"),
+        ({"count": torch.zeros(8, 2).long()}, ShapeError, r"rows of shape \(\), got \(2,\)"),
+        ({}, KeyMismatchError, r"the keys \['count'\], got \[\]"),
+    ],
+)
+def test_a_new_state_is_like_the_first_one_from_the_first_step_on(change, error, match):
+    class Other(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return super().__call__(state, observation, agent_info)[0], DictTensor(change)
+
+    with make_batcher(0, create_agent=Other) as batcher:
+        batcher.reset()
+        where = "^agent.__call__: new state.*, as of initial_state: .*"
+        with pytest.raises(error, match=where + match):
+            batcher.execute()
+
+
 def test_an_answer_is_looked_at_in_every_step():
     class Tired(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):

@@ -149,7 +149,7 @@ def test_compiled_code_still_refuses_what_does_not_fit():
     torch.compiler.reset()
     compiled = torch.compile(lambda a, b: DictTensor({"a": a, "b": b}), backend="eager")
     assert compiled(torch.zeros(2), torch.zeros(2)).n_elems() == 2
-    with pytest.raises(Exception, match=r"b: expected shape \[2, ...\], got \(3,\)"):
+    with pytest.raises(Exception, match=r"b: expected shape \[2, ...\], as a, got \(3,\)"):
         compiled(torch.zeros(2), torch.zeros(3))
 
 

@@ -29,6 +29,9 @@ def test_a_device_mismatch_survives_a_pickle():
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == "env.step: frame: expected a tensor on cpu, got one on meta"
     assert (copy.where, copy.stage, copy.found) == ("frame", "env.step", torch.device("meta"))
+    error = DeviceMismatchError("a", torch.device("cpu"), torch.device("meta"), beside="b")
+    copy = pickle.loads(pickle.dumps(error))
+    assert str(copy) == str(error) == "a: expected a tensor on cpu, as b, got one on meta"
 
 
 def test_a_missing_key_is_a_sentence_without_quotes():

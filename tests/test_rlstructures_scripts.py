@@ -683,7 +683,7 @@ def test_losses_are_returned_in_a_dicttensor_of_numbers():
     assert sum(losses.values()) == 6
     with pytest.raises(ShapeError, match=r"reward: expected shape .*, got \(4,\)"):
         losses.set("reward", torch.zeros(4))
-    with pytest.raises(ShapeError, match=r"loss: expected shape \[4, ...\], got \(\)"):
+    with pytest.raises(ShapeError, match=r"loss: expected shape \[4, ...\], as reward, got \(\)"):
         DictTensor({"reward": torch.zeros(4), "loss": torch.tensor(1.0)})
-    with pytest.raises(ShapeError, match=r"reward: expected shape \(\), got \(4,\)"):
+    with pytest.raises(ShapeError, match=r"reward: expected shape \(\), as loss, got \(4,\)"):
         DictTensor({"loss": torch.tensor(1.0), "reward": torch.zeros(4)})
