@@ -92,5 +92,9 @@ def template_of(name: str, info: DictTensor | None) -> DictTensor:
         if info.device() != _CPU:
             raise DeviceMismatchError(name, _CPU, info.device())
         if info.n_elems() != 1:
-            raise ShapeError(f"{name}: expected one row as an example, got {info.n_elems()}")
+            key, tensor = next(iter(info.items()))
+            found = f"{key} {tuple(tensor.shape)}"
+            raise ShapeError(
+                f"{name}: expected one row as an example, tensors [1, ...], got {found}"
+            )
     return info

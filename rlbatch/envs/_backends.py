@@ -7,6 +7,7 @@ still run; the arrays are new ones in every call.
 from __future__ import annotations
 
 import copy
+import reprlib
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -436,8 +437,15 @@ def _part(key: str, leaf: Leaf, value: Any) -> Any:
 
 
 def _checked(key: str, leaf: Leaf, value: Any) -> np.ndarray:
-    """Returns what one environment has returned for a leaf; raises what `_stack` does."""
+    """Returns what one environment has returned for a leaf; raises what `_stack` does, and more.
+
+    Raises:
+        DtypeMismatchError: It is no array, and no number.
+    """
     array = np.asarray(value)
+    if array.dtype == np.object_:  # Which is what NumPy makes of anything.
+        found = reprlib.repr(value)
+        raise DtypeMismatchError(f"{key}: expected {leaf.dtype} of shape {leaf.shape}, got {found}")
     _check(key, leaf, array, leaf.shape)
     return cast(key, leaf, array)
 
