@@ -78,7 +78,7 @@ class Translator : InstructionWriter {
         }
       }
       jump_site = nullptr;
-      interpret(m);
+      interpret<kKind>(m);
     }
     pack(s.cpu, registers(m));
     s.cpu.cycles = m.cycles;
@@ -91,12 +91,16 @@ class Translator : InstructionWriter {
     return {m.pc, m.a, m.x, m.y, m.sp, m.nz, m.c, m.v, m.d, m.i};
   }
 
+  // One instruction, and those in RAM that follow: some games run parts of their code there.
+  template <Cart kKind>
   RLB_COLD static void interpret(Machine& m) {
     Registers r = registers(m);
     {
       SlowBus slow(m, true);
-      --slow.bus.left;
-      execute_slowly(slow.bus, r);
+      do {
+        --slow.bus.left;
+        execute_slowly(slow.bus, r);
+      } while (slow.bus.left > 0 && !is_plain_code<kKind>(r.pc));
     }
     m.pc = r.pc;
     m.a = r.a;
