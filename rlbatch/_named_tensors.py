@@ -79,7 +79,10 @@ class NamedTensors:
         try:
             return self.variables[key]
         except KeyError:
-            raise KeyMismatchError(f"key: expected one of {list(self)}, got {key!r}") from None
+            hint = "" if self.variables else "; is it an agent_info or a state that was not given?"
+            raise KeyMismatchError(
+                f"key: expected one of {list(self)}, got {key!r}{hint}"
+            ) from None
 
     def empty(self) -> bool:
         """Returns whether there are no keys."""

@@ -151,6 +151,8 @@ def test_missing_key_error_lists_those_there_are(kind):
         make(kind)["frame"]
     with pytest.raises(KeyError):  # By its ordinary name.
         make(kind).get(["done", "frame"])
+    with pytest.raises(KeyMismatchError, match=r"one of \[\], got 'frame'; is it an agent_info or"):
+        make(kind).get([])["frame"]
 
 
 @pytest.mark.parametrize("kind", NAMED)
