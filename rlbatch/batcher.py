@@ -517,7 +517,7 @@ class RL_Batcher:
         self._state = state
 
     def _require_reset(self) -> None:
-        """Lets nobody go on with the episodes that run, once who began them is done with them."""
+        """Leaves a reset as the only way on: who began the running episodes is done with them."""
         if self._state is _State.IDLE:
             self._state = _State.NEW
 

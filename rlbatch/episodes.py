@@ -48,11 +48,12 @@ def acquire_episodes(
         One row per episode, on the batcher's device: those of environment 0 in the order in which
         they were played, then those of environment 1, and so on. T is the longest. `info` is that
         of the slot in which the episode began. So a replay gives what the agent did if its state
-        begins anew where `initial_state` is set, and if it looks at no `history`, which in a slot
-        goes further back than to the beginning of the episode.
+        begins anew where `initial_state` is set, and if it looks at no `history`, which is that
+        of the slot when it acts, and that of the episode in a replay.
 
     Raises:
         KeyMismatchError: One of the keys is not there.
+        TypeError: `keys` is one string.
         ValueError: An episode is longer than `max_length`, or one of the numbers is less than 1.
         SharedMemoryError: They do not fit into memory (on a CPU).
         WorkerTimeoutError: See `RL_Batcher.get`, which has to be called before a reset then.
@@ -108,7 +109,8 @@ class _Episodes:
     def __init__(
         self, n_episodes: int, n_envs: int, device: torch.device, keys: Iterable[str] | None
     ):
-        self._keys = None if keys is None else list(keys)
+        # A string is left for `TemporalDictTensor.get` to refuse.
+        self._keys = keys if keys is None or isinstance(keys, str) else list(keys)
         env_id = torch.arange(n_envs, device=device)
         self._n_wanted = n_episodes // n_envs + (env_id < n_episodes % n_envs).long()
         self._n_ended = torch.zeros_like(env_id)

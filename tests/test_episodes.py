@@ -177,6 +177,8 @@ def test_only_some_keys_are_kept():
         reward = whole.trajectories["_observation/reward"]
         assert torch.equal(some.trajectories["_observation/reward"], reward)
         assert list(acquire_episodes(batcher, 12, keys=[]).trajectories) == []
+        with pytest.raises(TypeError, match="keys: expected an iterable of strings, got the stri"):
+            acquire_episodes(batcher, 12, keys=keys[0])
         with pytest.raises(KeyMismatchError, match="expected one of .*, got 'reward'"):
             acquire_episodes(batcher, 12, keys=["reward"])
 
