@@ -97,6 +97,16 @@ def test_they_are_the_first_ones_of_each_environment(autoreset, n_timesteps, n_e
 
 
 @pytest.mark.parametrize("autoreset", [False, True])
+def test_they_stay_on_a_gpu(gpu, autoreset):
+    found = []
+    for device in ("cpu", gpu):
+        with make(partial(CountingEnv, LENGTHS, autoreset, device), device=device) as batcher:
+            found.append(acquire_episodes(batcher, 12))
+    assert found[1].device() == torch.device("cuda:0")
+    assert_equal(found[0], found[1].to("cpu"))
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
 def test_processes_give_the_same_ones(autoreset):
     with make_batcher(0, [*LENGTHS, *LENGTHS], autoreset) as batcher:
         expected = acquire_episodes(batcher, 24)
