@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from rlbatch._checks import check_same_keys, check_same_rows
 from rlbatch.agent import RL_Agent
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import VecEnv
@@ -97,4 +98,43 @@ def template_of(name: str, info: DictTensor | None) -> DictTensor:
             raise ShapeError(
                 f"{name}: expected one row as an example, tensors [1, ...], got {found}"
             )
+    return info
+
+
+def info_rows(
+    name: str,
+    info: DictTensor | None,
+    template: DictTensor,
+    stored: DictTensor | None,
+    n_envs: int,
+) -> DictTensor:
+    """Returns an info with one row per environment, in the form that it has had before.
+
+    Args:
+        name: Of the argument.
+        info: As given; None or empty for the template's row.
+        template: The row that the constructor was given; empty without one.
+        stored: No rows, in the form of the first trajectories; None before there are any.
+        n_envs: How many environments there are.
+
+    Raises:
+        TypeError: It is no info.
+        DeviceMismatchError: It is not on the CPU.
+        ShapeError: It has not that many rows, or others.
+        KeyMismatchError, DtypeMismatchError: It has other keys or dtypes.
+    """
+    check_info(name, info)
+    if info is None or info.empty():
+        info = template.index([0] * n_envs)
+    elif info.device() != _CPU:
+        raise DeviceMismatchError(name, _CPU, info.device())
+    elif info.n_elems() != n_envs:
+        raise ShapeError(f"{name}: expected {n_envs} rows, got {info.n_elems()}")
+    has_template = not template.empty()
+    form = template if has_template else stored
+    if form is not None:
+        where = "the constructor" if has_template else "the first trajectories"
+        check_same_keys(f"{name}, as in {where}", form, info)
+        for key, tensor in form.items():
+            check_same_rows(f"{name}/{key}, as in {where}", info[key], tensor, n_common=1)
     return info

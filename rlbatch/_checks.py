@@ -54,8 +54,9 @@ def check_rows_or_numbers(variables: Tensors) -> None:
     if not isinstance(first, Tensor) or first.dim():
         check_tensors(variables, n_common=1)
         return
+    beside = next(iter(variables))
     for key, tensor in variables.items():
-        check_fits(key, tensor, (), first.device, beside=next(iter(variables)))
+        check_fits(key, tensor, (), first.device, beside)
 
 
 def check_like(key: str, tensor: Tensor, like: Tensor, n_common: int, beside: str) -> None:

@@ -80,6 +80,16 @@ class Layout(NamedTuple):
             **{f"_observation/{key}": spec for key, spec in self.observation.items()},
         }
 
+    def no_rows(self, prefix: str) -> DictTensor:
+        """Returns no rows, on the CPU, of the infos whose keys have a prefix, without it."""
+        return DictTensor(
+            {
+                key.removeprefix(prefix): torch.empty(0, *shape, dtype=dtype, device="cpu")
+                for key, (shape, dtype) in self.info.items()
+                if key.startswith(prefix)
+            }
+        )
+
     def n_bytes(self, n_slots: int, n_timesteps: int) -> int:
         """Returns the bytes of a store."""
         steps = sum(spec.n_bytes(n_slots, n_timesteps) for spec in self.steps.values())

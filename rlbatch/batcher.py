@@ -20,10 +20,10 @@ from rlbatch._arguments import (
     check_creates,
     check_info,
     check_timeout,
+    info_rows,
     keyword_arguments,
     template_of,
 )
-from rlbatch._checks import check_same_keys, check_same_rows
 from rlbatch._local import LocalWorker
 from rlbatch._memory import check_free_memory
 from rlbatch._remote import RemoteWorker, stop_workers, timed_out
@@ -39,9 +39,7 @@ from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
-    DeviceMismatchError,
     EnvContractError,
-    ShapeError,
     WorkerError,
     WorkerTimeoutError,
     as_present_device,
@@ -53,7 +51,6 @@ _LIVENESS_S = 0.25
 _CLOSE_TIMEOUT_S = 60.0
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
-_CPU = torch.device("cpu")
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
@@ -572,31 +569,5 @@ class RL_Batcher:
         return SlotWriter(self._store, 0, self.n_elems())
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
-        # Returns an info with one row per environment, in the form that it has had before.
-        check_info(name, info)
-        if info is None or info.empty():
-            info = self._templates[name].index([0] * self.n_elems())
-        elif info.device() != _CPU:
-            raise DeviceMismatchError(name, _CPU, info.device())
-        elif info.n_elems() != self.n_elems():
-            raise ShapeError(f"{name}: expected {self.n_elems()} rows, got {info.n_elems()}")
-        where, form = self._form(name)
-        if form is not None:
-            check_same_keys(f"{name}, as in {where}", form, info)
-            for key, tensor in form.items():
-                check_same_rows(f"{name}/{key}, as in {where}", info[key], tensor, n_common=1)
-        return info
-
-    def _form(self, name: str) -> tuple[str, dict[str, torch.Tensor] | None]:
-        """Returns what fixed the form of an info, and rows of it; None where it is still open."""
-        if not self._templates[name].empty():
-            return "the constructor", self._templates[name].variables
-        if self._store is None:
-            return "", None
-        stored = self._store.layout.info.items()
-        rows = {
-            key.removeprefix(f"{name}/"): torch.empty(0, *spec.shape, dtype=spec.dtype, device=_CPU)
-            for key, spec in stored
-            if key.startswith(f"{name}/")
-        }
-        return "the first trajectories", rows
+        stored = None if self._store is None else self._store.layout.no_rows(f"{name}/")
+        return info_rows(name, info, self._templates[name], stored, self.n_elems())

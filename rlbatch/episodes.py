@@ -171,8 +171,7 @@ class _Episodes:
         """
         n_episodes, longest = len(self._lengths), int(self._lengths.max())
         if self._lengths.device.type == "cpu":
-            steps_kept = self._steps[0][1].values()
-            per_step = sum(one[:1].numel() * one.element_size() for one in steps_kept)
+            per_step = sum(one[0].nbytes for one in self._steps[0][1].values())
             advice = "take fewer episodes, some of the keys, or a max_length"
             check_free_memory(n_episodes * longest * per_step, advice)
         places = self._places(longest)

@@ -123,7 +123,7 @@ class AtariEnv(VecEnv):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
         self._decorrelate_steps = options.pop("decorrelate_steps", 0)
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
-        mode, difficulty = (options.pop(name, None) for name in _SWITCHES)
+        mode, difficulty = options.pop("mode", None), options.pop("difficulty", None)
         settings = _settings(options)
         self._seeds = _seeds(seed, n_envs)
         named = [find_game(name) for name in _names(game, games)]
@@ -386,14 +386,11 @@ def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
     return [game]
 
 
-_SWITCHES = "mode", "difficulty"
-
-
 def _settings(options: dict[str, Any]) -> Settings:
     known = [field.name for field in dataclasses.fields(Settings)]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        names = ", ".join([*known, *_SWITCHES, "num_threads", "decorrelate_steps"])
+        names = ", ".join([*known, "mode", "difficulty", "num_threads", "decorrelate_steps"])
         raise TypeError(f"options: expected some of {names}, got {', '.join(unknown)}")
     return Settings(**options)
 
