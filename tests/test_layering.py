@@ -24,7 +24,7 @@ LAYERS = (
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device"},
     {"rlbatch._slots", "rlbatch._registry", "rlbatch._arguments"},
-    {"rlbatch.envs._backends", "rlbatch.envs.check"},
+    {"rlbatch.envs._backends", "rlbatch.envs.check", "rlbatch.envs.vector"},
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
     {"rlbatch._process", "rlbatch._local"},
     {"rlbatch._remote"},

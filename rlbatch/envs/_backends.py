@@ -67,8 +67,11 @@ class Backend(Protocol):
     n_envs: int
     resets_late: bool
 
+    def seed(self, seed: int | Sequence[int]) -> None:
+        """Has the next `reset` begin with seeds."""
+
     def reset(self, env_info: DictTensor) -> Arrays:
-        """Resets all, the first time with their seeds; returns their first observations."""
+        """Resets all, with seeds if they are new; returns their first observations."""
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         """Steps some environments; a terminal observation is the true one."""
@@ -111,9 +114,12 @@ class EnvList:
         self.action_leaves = action_leaves(self.action_space)
         self._seeds: Sequence[int | None] = [None] * len(envs)
         if seed is not None:
-            self._seeds = env_seeds(seed, len(envs))
+            self.seed(seed)
         self._options: list[dict[str, Any] | None] = [None] * len(envs)
         self._has_nested_actions = _is_nested(self.action_space)
+
+    def seed(self, seed: int | Sequence[int]) -> None:
+        self._seeds = env_seeds(seed, self.n_envs)
 
     def reset(self, env_info: DictTensor) -> Arrays:
         columns = {key: tensor.tolist() for key, tensor in env_info.items()}
@@ -210,8 +216,13 @@ class Vector:
                 "gym_env: expected AsyncVectorEnv to share its memory in the mode NEXT_STEP, got "
                 "shared_memory=False, which swallows the first step after a reset"
             )
-        self._seeds = None if seed is None else env_seeds(seed, self.n_envs)
+        self._seeds: list[int] | None = None
+        if seed is not None:
+            self.seed(seed)
         self._ended = np.zeros(self.n_envs, np.bool_)
+
+    def seed(self, seed: int | Sequence[int]) -> None:
+        self._seeds = env_seeds(seed, self.n_envs)
 
     def reset(self, env_info: DictTensor) -> Arrays:
         """Resets all; see `Backend`.

@@ -58,16 +58,19 @@ class VecEnv:
 
     A class with `autoreset` on the CPU may also define `step_into(action, after, following)`: as
     `step`, but it writes the two observations into arrays [n_envs, ...] that it is given, one per
-    key. A batcher then has it write into the trajectories themselves.
+    key. A batcher then has it write into the trajectories themselves. And it may define
+    `seed(seed)`, an int or one per environment, with which the next `reset` begins anew.
 
     Attributes:
         autoreset: Which of the two kinds this is.
+        resets_late: Whether an auto-resetting one starts episodes in the step after the last one.
         device: Where observations and `running` are, and actions have to be.
         observation_space: Of one environment; a Gymnasium space, or None where there is none.
         action_space: Of one environment, likewise.
     """
 
     autoreset: bool = False
+    resets_late: bool = False
     device: torch.device = torch.device("cpu")
     observation_space: object = None
     action_space: object = None

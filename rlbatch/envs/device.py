@@ -42,7 +42,7 @@ class DeviceEnv(VecEnv):
         self.to_device = as_present_device(to_device, "to_device")
         self.device = self.to_device
         # VecEnv has these too, so that __getattr__ would not see them.
-        self.autoreset = env.autoreset
+        self.autoreset, self.resets_late = env.autoreset, env.resets_late
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 

@@ -82,6 +82,17 @@ class GymEnv(VecEnv):
         """Returns the number of environments."""
         return self._backend.n_envs
 
+    def seed(self, seed: int | Sequence[int]) -> None:
+        """Has the next `reset` begin the random streams anew.
+
+        Args:
+            seed: As of the constructor.
+
+        Raises:
+            ValueError, TypeError: The seed does not fit, see `rlbatch.seeding.env_seeds`.
+        """
+        self._backend.seed(seed)
+
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `VecEnv.reset`.
 
@@ -199,6 +210,11 @@ class GymEnvInf(GymEnv):
 
     autoreset = True
 
+    @property
+    def resets_late(self) -> bool:  # type: ignore[override]
+        """Whether this is a vector environment in the mode `NEXT_STEP`."""
+        return self._backend.resets_late
+
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `GymEnv.reset`."""
         self._resetting = np.zeros(self.n_envs(), np.bool_)
@@ -226,7 +242,7 @@ class GymEnvInf(GymEnv):
 
     def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
         after, done = super()._observe(result, actions)
-        if self._backend.resets_late and _any(self._resetting):
+        if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
@@ -241,7 +257,7 @@ class GymEnvInf(GymEnv):
 
     def _restart(self, following: Arrays, done: np.ndarray) -> None:
         """Writes a first observation in the place of each terminal one, or remembers to."""
-        if self._backend.resets_late:
+        if self.resets_late:
             self._resetting = done.copy()
         else:
             (rows,) = done.nonzero()

@@ -125,7 +125,7 @@ class AtariEnv(VecEnv):
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
         mode, difficulty = options.pop("mode", None), options.pop("difficulty", None)
         settings = _settings(options)
-        self._seeds = _seeds(seed, n_envs)
+        self._seeds, self._is_seeded = _seeds(seed, n_envs), True
         named = [find_game(name) for name in _names(game, games)]
         first = getattr(seed, "process", 0) * n_envs
         chosen = games_in_turn(named, mode, difficulty, n_envs, first)
@@ -144,6 +144,17 @@ class AtariEnv(VecEnv):
         """Returns the number of environments."""
         return self._batch.n_envs
 
+    def seed(self, seed: int | Sequence[int]) -> None:
+        """Has the next `reset` begin anew, from power-on.
+
+        Args:
+            seed: As of the constructor.
+
+        Raises:
+            ValueError, TypeError: The seed does not fit, see `rlbatch.seeding.env_seeds`.
+        """
+        self._seeds, self._is_seeded = _seeds(seed, self.n_envs()), True
+
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `VecEnv.reset`.
 
@@ -160,7 +171,6 @@ class AtariEnv(VecEnv):
         """
         if not (env_info is None or isinstance(env_info, DictTensor)):
             raise TypeError(f"env_info: expected a DictTensor or None, got {env_info!r}")
-        seeds = None if self._n_resets else self._seeds
         if env_info is not None and not env_info.empty():
             if set(env_info) != {"seed"}:
                 raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
@@ -168,11 +178,10 @@ class AtariEnv(VecEnv):
                 raise DtypeMismatchError(
                     f"env_info: seed: expected integers, got {env_info['seed'].dtype}"
                 )
-            lowest = env_info["seed"].long() & 0xFFFFFFFF
-            seeds = self._seeds = _seeds(lowest.tolist(), self.n_envs())
-            self._n_resets = 0
-        observation = self._steps.reset(seeds)
-        self._n_resets += 1
+            self.seed((env_info["seed"].long() & 0xFFFFFFFF).tolist())
+        observation = self._steps.reset(self._seeds if self._is_seeded else None)
+        self._n_resets = 1 if self._is_seeded else self._n_resets + 1
+        self._is_seeded = False
         if self._decorrelate_steps:
             observation = self._decorrelate()
         return observation, self._everyone

@@ -1,0 +1,157 @@
+"""A `VecEnv` as a vector environment of Gymnasium: the way back from `GymEnvInf`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import gymnasium
+import torch
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+
+from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.base import RESERVED_KEYS, VecEnv
+from rlbatch.envs.spaces import action_leaves, assemble, observation_leaves
+from rlbatch.errors import EnvContractError
+
+# What stands in the results of a step, or in the caller's actions, and so not in the infos.
+_NOT_IN_INFOS = set(RESERVED_KEYS) - {"episode_return", "episode_length"}
+
+Step = tuple[Any, Any, Any, Any, dict[str, Any]]
+
+
+def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
+    """Returns an environment as a `gymnasium.vector.VectorEnv`, for loops that want one.
+
+    Nothing is copied. Observations, rewards and flags are tensors on the environment's device, and
+    nothing waits for a GPU; or they are NumPy arrays, as Gymnasium's wrappers for vector
+    environments expect. Episodes begin anew in the step in which one ends (`SAME_STEP`; `NEXT_STEP`
+    where the environment `resets_late`). `step` takes actions as tensors on that device, or as
+    arrays.
+
+    `infos` hold what else the environment tells of the step, such as `episode_return` and
+    `episode_length` [n_envs]: where an episode ended, its own. With `SAME_STEP` they always hold
+    `final_obs` as well, what the actions led to, and `_final_obs` [n_envs] bool, where that is not
+    the observation to act on next.
+
+    `reset` takes a `seed`, an int or one per environment, if the environment has a method `seed`;
+    and `options={"reset_mask": mask}` [n_envs] bool, if it has `reset_where`: `AtariEnv` has both.
+
+    Args:
+        env: One with `autoreset` and both spaces. It is closed with this one, whose attribute
+            `env` it is.
+        as_numpy: Whether to return NumPy arrays; on the CPU only.
+
+    Raises:
+        EnvContractError: The environment does not reset itself, or lacks a space.
+        TypeError: `env` is no `VecEnv`, or a space is not supported.
+        ValueError: `as_numpy` and the environment is not on the CPU.
+
+    Example:
+        >>> from rlbatch.envs import GymEnvInf
+        >>> cart_poles = [gymnasium.make("CartPole-v1") for _ in range(2)]
+        >>> env = to_gymnasium(GymEnvInf(cart_poles))
+        >>> observations, infos = env.reset(seed=0)
+        >>> observations, rewards, terminations, truncations, infos = env.step([0, 1])
+        >>> observations.shape, rewards, infos["episode_length"]
+        (torch.Size([2, 4]), tensor([1., 1.]), tensor([1, 1]))
+        >>> env.close()
+    """
+    return _Vector(env, as_numpy)
+
+
+class _Vector(VectorEnv):
+    def __init__(self, env: VecEnv, as_numpy: bool):
+        _check_env(env, as_numpy)
+        self.env, self.num_envs, self._as_numpy = env, env.n_envs(), as_numpy
+        mode = AutoresetMode.NEXT_STEP if env.resets_late else AutoresetMode.SAME_STEP
+        self.metadata = {"autoreset_mode": mode}
+        self._has_final = mode is AutoresetMode.SAME_STEP
+        spaces: Any = env.observation_space, env.action_space
+        self.single_observation_space, self.single_action_space = spaces
+        self._observation_keys = list(observation_leaves(self.single_observation_space))
+        self._action_leaves = action_leaves(self.single_action_space)
+
+    # Made when they are asked for: the limits of many images take as much memory as they do.
+    @cached_property
+    def observation_space(self) -> gymnasium.Space:  # type: ignore[override]
+        return batch_space(self.single_observation_space, self.num_envs)
+
+    @cached_property
+    def action_space(self) -> gymnasium.Space:  # type: ignore[override]
+        return batch_space(self.single_action_space, self.num_envs)
+
+    def reset(
+        self, *, seed: int | Sequence[int] | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        options = dict(options or {})
+        mask = options.pop("reset_mask", None)
+        if options:
+            raise ValueError(f"options: expected reset_mask alone, got {sorted(options)}")
+        if seed is not None:
+            self._method("seed", "seed")(seed)
+        if mask is None:
+            observation, _ = self.env.reset()
+        elif seed is None:
+            observation, _ = self._method("reset_where", "reset_mask")(self._tensor(mask))
+        else:
+            raise ValueError("seed: expected None with a reset_mask, got both")
+        return self._observation(observation), self._infos(observation)
+
+    def step(self, actions: Any) -> Step:
+        action = DictTensor(
+            {key: self._tensor(leaf.of(actions)) for key, leaf in self._action_leaves.items()}
+        )
+        (after, _), (following, _) = self.env.step(action)
+        infos = self._infos(after)
+        if self._has_final:
+            infos |= {"final_obs": self._observation(after), "_final_obs": self._out(after["done"])}
+        rest = [self._out(after[key]) for key in ("reward", "terminated", "truncated")]
+        return self._observation(following), *rest, infos
+
+    def close_extras(self, **kwargs: Any) -> None:
+        self.env.close()
+
+    def _method(self, name: str, argument: str) -> Any:
+        method = getattr(self.env, name, None)
+        if not callable(method):
+            kind = type(self.env).__name__
+            raise TypeError(
+                f"{argument}: expected an environment with the method {name}, got {kind}"
+            )
+        return method
+
+    def _tensor(self, values: Any) -> torch.Tensor:
+        if isinstance(values, torch.Tensor):  # Those of another device are refused where they go.
+            return values
+        return torch.as_tensor(values, device=self.env.device)
+
+    def _out(self, tensor: torch.Tensor) -> Any:
+        return tensor.numpy() if self._as_numpy else tensor
+
+    def _observation(self, observation: DictTensor) -> Any:
+        parts = (self._out(observation[key]) for key in self._observation_keys)
+        return assemble(self.single_observation_space, parts)
+
+    def _infos(self, observation: DictTensor) -> dict[str, Any]:
+        frames = set(self._observation_keys)
+        return {
+            key: self._out(tensor)
+            for key, tensor in observation.items()
+            if key not in frames and key.split("/")[0] not in _NOT_IN_INFOS
+        }
+
+
+def _check_env(env: VecEnv, as_numpy: bool) -> None:
+    if not isinstance(env, VecEnv):
+        raise TypeError(f"env: expected a VecEnv, got {env!r}")
+    name = type(env).__name__
+    if not env.autoreset:
+        raise EnvContractError(f"env: expected one that resets itself, got {name}")
+    for space in ("observation_space", "action_space"):
+        if getattr(env, space) is None:
+            raise EnvContractError(f"env.{space}: expected a space of Gymnasium, got None")
+    if as_numpy and torch.device(env.device).type != "cpu":
+        raise ValueError(f"as_numpy: expected an environment on the CPU, got one on {env.device}")
