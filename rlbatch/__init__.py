@@ -18,6 +18,7 @@ from rlbatch.errors import (
     WorkerError,
     WorkerTimeoutError,
 )
+from rlbatch.throughput import tune_throughput
 
 __all__ = [
     "CallOrderError",
@@ -42,6 +43,7 @@ __all__ = [
     "replay_agent",
     "replay_agent_stateless",
     "returns",
+    "tune_throughput",
 ]
 
 __version__ = "0.1.0"

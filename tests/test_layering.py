@@ -29,7 +29,13 @@ LAYERS = (
     {"rlbatch._process", "rlbatch._local"},
     {"rlbatch._remote"},
     {"rlbatch.envs", "rlbatch.batcher"},
-    {"rlbatch.doctor", "rlbatch.episodes", "rlbatch.search", "rlbatch.distributed"},
+    {
+        "rlbatch.doctor",
+        "rlbatch.episodes",
+        "rlbatch.throughput",
+        "rlbatch.search",
+        "rlbatch.distributed",
+    },
     {"rlbatch"},
     {"algos"},
     {
