@@ -1,14 +1,16 @@
 #!/usr/bin/env bash
 # Runs everything that needs a GPU, in a plain checkout: all Atari games beside the native library,
-# the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C on five games.
+# the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C in Pong.
 #
-#   OUT=gpu_results STEP_LIMIT_S=560 BUDGET_S=100000 ONLY=. PYTHON=python3 \
+#   OUT=gpu_results STEP_LIMIT_S=560 BUDGET_S=100000 ONLY=. LEARN=pong_0 PYTHON=python3 \
 #       bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
-# minutes can do a part. What checks runs side by side, what measures alone. After BUDGET_S no step
-# goes on, so that the report of what was done is there. Before the first step that plays all games
-# their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
+# minutes can do a part. LEARN is another, of the trainings: `.` for all seven, of five games, which
+# it is where there is an ONLY. What checks runs side by side, what measures alone. After BUDGET_S
+# no step goes on, so that the report of what was done is there. Before the first step that plays
+# all games their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME
+# holds them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
@@ -25,6 +27,8 @@ OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
 STEP_LIMIT_S=${STEP_LIMIT_S:-560}
 BUDGET_S=${BUDGET_S:-100000}
+LEARN=${LEARN:-${ONLY:+.}}
+LEARN=${LEARN:-pong_0}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels cpu"
@@ -177,6 +181,7 @@ on_gpu+=" --evaluation-processes 1 --n-envs 1200 --learning-rate 1.3e-3"
 learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     local game=$1 score=$2 options=$3
     for seed in "${@:4}"; do
+        [[ ${game,,}_$seed =~ $LEARN ]] || continue
         step "learning_${game,,}_$seed" "$PYTHON" -m benchmarks.learning --algorithm a2c \
             --env-id "${game}NoFrameskip-v4" --n-seeds 1 --first-seed "$seed" \
             --runs "$runs/$game" --options="$on_gpu --target-return $score $options"
