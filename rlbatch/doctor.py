@@ -8,20 +8,27 @@ Exits with 0 if Atari games run on the CPU, and on the GPU if there is one; else
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
+import os
 import platform
+import re
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari.games import find_game
+from rlbatch.envs.atari.games import GAMES, find_game
 from rlbatch.envs.atari.native_library import load_library
-from rlbatch.envs.atari.roms import RomNotFoundError, rom_folder
+from rlbatch.envs.atari.roms import RomError, RomNotFoundError, read_rom, rom_folder
 from rlbatch.errors import as_device
 
 _CUDA_EXTRA = "pip install 'rlbatch[cuda13]'; with a driver for CUDA 12, 'rlbatch[cuda12]'"
+_OLDEST_GPU = 7, 5  # Turing. Older ones are compiled for by no NVRTC of CUDA 13.
+_CUDA_FOLDER = "/usr/local/cuda"
+_DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 class Finding(NamedTuple):
@@ -65,17 +72,60 @@ def check_roms() -> Finding:
         folder = rom_folder()
     except RomNotFoundError:
         return Finding(False, "no ale-py", "pip install 'rlbatch[atari]'")
-    return Finding(True, f"{len(list(folder.glob('*.bin')))} in {folder}")
+    problems = []
+    for game in GAMES.values():
+        try:
+            read_rom(game)
+        except RomError as error:
+            problems.append(str(error))
+    if not problems:
+        return Finding(True, f"{len(GAMES)} in {folder}")
+    found = f"{len(GAMES) - len(problems)} of {len(GAMES)} in {folder}; {problems[0]}"
+    return Finding(False, found, "pip install --force-reinstall 'ale-py>=0.12.1,<0.13'")
 
 
 def check_driver() -> Finding:
-    """A GPU that PyTorch can use."""
+    """GPUs that PyTorch can use and the kernels are made for, and their driver."""
+    driver = _driver()
     if torch.cuda.is_available():
-        names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-        return Finding(True, ", ".join(names))
-    if torch.version.cuda is None:
-        return Finding(None, "none: this PyTorch is for the CPU", "see pytorch.org/get-started")
+        numbers = range(torch.cuda.device_count())
+        able = [torch.cuda.get_device_capability(i) for i in numbers]
+        names = [
+            f"{torch.cuda.get_device_name(i)}, compute capability {major}.{minor}"
+            for i, (major, minor) in zip(numbers, able, strict=True)
+        ]
+        found = "; ".join([*names, f"driver {driver or 'of unknown version'}"])
+        return Finding(min(able) >= _OLDEST_GPU, found, "a GPU of compute capability 7.5 or newer")
+    if driver and torch.version.cuda is None:
+        found = f"driver {driver}, but this PyTorch is for the CPU"
+        return Finding(False, found, "pip install --force-reinstall torch; see pytorch.org")
+    if driver:
+        found = f"driver {driver}, but PyTorch finds no GPU, or wants a newer driver"
+        is_hidden = os.environ.get("CUDA_VISIBLE_DEVICES") in ("", "-1")
+        return Finding(None if is_hidden else False, found, "see nvidia-smi, CUDA_VISIBLE_DEVICES")
     return Finding(None, "none, or no driver for it", "install NVIDIA's driver; see nvidia-smi")
+
+
+def _driver() -> str | None:
+    """Returns the version of NVIDIA's driver, as Linux tells it; None without one."""
+    try:
+        found = re.search(r"Kernel Module.*?(\d+(\.\d+)+)", _DRIVER_FILE.read_text())
+    except OSError:
+        return None
+    return found[1] if found else None
+
+
+def check_headers() -> Finding:
+    """CUDA's headers: rlbatch's kernels include none, but others that CuPy compiles do."""
+    roots = [os.environ.get("CUDA_PATH", ""), _CUDA_FOLDER]
+    spec = importlib.util.find_spec("nvidia")
+    for place in (spec.submodule_search_locations or []) if spec else []:
+        roots += map(str, sorted(Path(place).iterdir()))
+    for root in filter(None, roots):
+        folder = Path(root, "include")
+        if (folder / "cuda_runtime.h").exists():
+            return Finding(True, str(folder))
+    return Finding(None, "none: not needed here, but for CuPy's own kernels", _CUDA_EXTRA)
 
 
 def check_cupy() -> Finding:
@@ -93,6 +143,8 @@ def check_compiler() -> Finding:
         if torch.cuda.is_available():
             architecture = build.architecture_of(as_device("cuda"))
         path = build.cubin_path(build.defines(find_game("pong")), architecture)
+    except build.ArchitectureError as error:
+        return Finding(False, str(error), build.NEWER_NVRTC)
     except build.BuildError as error:
         return Finding(_needed(), str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"{architecture}: {path}")
@@ -134,6 +186,7 @@ CHECKS: dict[str, Callable[[], Finding]] = {
     "Atari ROMs": check_roms,
     "GPU": check_driver,
     "CuPy": check_cupy,
+    "CUDA headers": check_headers,
     "GPU compiler": check_compiler,
     "GPU kernels": check_kernels,
     "extras": check_extras,

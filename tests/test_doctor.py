@@ -10,6 +10,7 @@ import torch
 from rlbatch import doctor
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari.native_library import load_library
+from rlbatch.envs.atari.roms import rom_folder
 
 pytest.importorskip("ale_py")
 
@@ -105,3 +106,88 @@ def test_what_a_gpu_needs_is_missing_only_where_there_is_one(monkeypatch, is_the
 @pytest.mark.parametrize("is_fine", [False, None])
 def test_what_is_not_there_comes_with_its_remedy(is_fine) -> None:
     assert "-> mend it" in doctor._paragraph("GPU", doctor.Finding(is_fine, "none", "mend it"))
+
+
+def test_roms_that_are_not_there_or_not_what_they_should_be(monkeypatch, tmp_path) -> None:
+    roms = rom_folder()
+    for module in ("rlbatch.envs.atari.roms", "rlbatch.doctor"):
+        monkeypatch.setattr(f"{module}.rom_folder", lambda: tmp_path)
+    finding = doctor.check_roms()
+    assert finding.is_fine is False
+    assert finding.found.startswith(
+        f"0 of 104 in {tmp_path}; {tmp_path}/adventure.bin: expected a ROM"
+    )
+    for path in roms.glob("*.bin"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "pong.bin").write_bytes(bytes(2048))
+    finding = doctor.check_roms()
+    assert finding.is_fine is False
+    assert finding.found.startswith(f"103 of 104 in {tmp_path}; {tmp_path}/pong.bin: expected pong")
+
+
+VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.159.04  Tue Apr  1 00:00:00 2025\n"
+
+
+@pytest.mark.parametrize(
+    ("driver", "cuda", "is_fine", "found"),
+    [
+        ("", None, None, "none, or no driver for it"),
+        ("", "13.0", None, "none, or no driver for it"),
+        (VERSION, None, False, "driver 580.159.04, but this PyTorch is for the CPU"),
+        (VERSION, "13.0", False, "driver 580.159.04, but PyTorch finds no GPU"),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_no_gpu(monkeypatch, tmp_path, driver, cuda, is_fine, found) -> None:
+    if driver:
+        (tmp_path / "version").write_text(driver)
+    monkeypatch.setattr(doctor, "_DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    finding = doctor.check_driver()
+    assert finding.is_fine is is_fine
+    assert finding.found.startswith(found)
+    assert finding.remedy
+    if cuda:  # One that is hidden is not missed.
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+        assert doctor.check_driver().is_fine is None
+
+
+@pytest.mark.parametrize(("capability", "is_fine"), [((7, 0), False), ((7, 5), True)])
+def test_a_gpu_is_told_with_what_it_can_do(monkeypatch, tmp_path, capability, is_fine) -> None:
+    (tmp_path / "version").write_text(VERSION)
+    monkeypatch.setattr(doctor, "_DRIVER_FILE", tmp_path / "version")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: ((9, 0), capability)[i])
+    finding = doctor.check_driver()
+    major, minor = capability
+    assert finding.found == (
+        "GPU 0, compute capability 9.0; "
+        f"GPU 1, compute capability {major}.{minor}; driver 580.159.04"
+    )
+    assert finding.is_fine is is_fine
+    assert "7.5" in finding.remedy
+
+
+def test_a_compiler_that_does_not_know_the_gpu(monkeypatch) -> None:
+    pytest.importorskip("cupy")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (99, 0))
+    finding = doctor.check_compiler()
+    assert finding.is_fine is False
+    assert "compute capability 99.0" in finding.found
+    assert finding.remedy.startswith("pip install -U nvidia-cuda-nvrtc")
+
+
+def test_headers_are_found_and_need_not_be_there(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(doctor, "_CUDA_FOLDER", str(tmp_path / "none"))
+    monkeypatch.setenv("CUDA_PATH", str(tmp_path))
+    finding = doctor.check_headers()
+    assert finding.is_fine is None
+    assert "pip install 'rlbatch[cuda13]'" in finding.remedy
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "cuda_runtime.h").touch()
+    assert doctor.check_headers() == (True, str(tmp_path / "include"), "")

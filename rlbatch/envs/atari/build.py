@@ -78,6 +78,10 @@ class CacheError(BuildError):
     """There is no folder for what is compiled; the message says how to name another one."""
 
 
+class ArchitectureError(BuildError):
+    """The compiler knows no code for a GPU; the message says how to get a newer one."""
+
+
 def host_library() -> Path:
     """Returns the file of the host library: named, packaged, cached or compiled now.
 
@@ -258,6 +262,7 @@ _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 # The last one for what bears no mark in `native/`: constructors, operators, lambdas.
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
+NEWER_NVRTC = "pip install -U nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12, for an older driver)"
 
 # At once; each takes about 300 MB.
 _MOST_COMPILERS = 16
@@ -374,16 +379,18 @@ def architecture_of(device: torch.device) -> str:
     Guide 13.0, section "Binary Compatibility".
 
     Raises:
-        BuildError: CuPy or NVRTC is missing, or too old or too new for this GPU.
+        ArchitectureError: NVRTC is too old or too new for this GPU.
+        BuildError: CuPy or NVRTC is missing.
     """
     major, minor = torch.cuda.get_device_capability(device)
     version, known = _nvrtc()
     able = [number for number in known if number // 10 == major and number % 10 <= minor]
     if not able:
-        raise BuildError(
+        raise ArchitectureError(
             f"AtariEnv on CUDA: expected an NVRTC that compiles for the compute capability "
             f"{major}.{minor} of {device}, got NVRTC {version}, which compiles for "
-            f"{', '.join(f'{number // 10}.{number % 10}' for number in known)}; {_EXTRA}"
+            f"{', '.join(f'{number // 10}.{number % 10}' for number in known)}; "
+            f"{NEWER_NVRTC}"
         )
     return f"sm_{max(able)}"
 
