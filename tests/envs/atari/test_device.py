@@ -82,6 +82,24 @@ def test_few_environments_on_a_gpu_bring_a_hint_once(make: MakeEnv, caplog) -> N
     assert "fewer than 1024 environments on a GPU" in caplog.messages[0]
 
 
+# One per kind of cartridge.
+KINDS = ("pong", "seaquest", "ms_pacman", "elevator_action", "solaris", "klax", "tutankham")
+KINDS += ("robotank", "pitfall2")
+
+
+@pytest.mark.parametrize("game", KINDS)
+def test_code_that_is_made_for_one_game(
+    make: MakeEnv, game: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU. A grid that is played has code for any game, mostly, so that it is made once."""
+    monkeypatch.setattr(build, "grid_options", build.defines)
+    check_same(make, 12, game, 2, seed=3, repeat_action_probability=0.25)
+
+
+def test_that_is_all_kinds() -> None:
+    assert {GAMES[game].cart for game in KINDS} == set(build.CARTS)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("game", GAMES)
 def test_every_game_is_equal_for_long(make: MakeEnv, game: str) -> None:
@@ -423,7 +441,9 @@ def test_a_step_neither_waits_nor_copies() -> None:
     names = {event.key for event in profile.key_averages()}
     assert any("rlb_step" in name for name in names)
     assert not [name for name in names if "Memcpy HtoD" in name or "Memcpy DtoH" in name]
-    assert not [name for name in names if "Synchronize" in name and "Device" not in name]
+    waits = {e.key: e.count for e in profile.key_averages() if "Synchronize" in e.key}
+    assert all("Device" in name for name in waits)
+    assert sum(waits.values()) < 20  # With one of these the profile itself ends; a step has none.
     assert after["frame"].is_cuda
 
 

@@ -22,7 +22,7 @@ pytest.importorskip("cupy")
 
 # Every architecture from Turing to Blackwell, and with the slow ones every kind of cartridge.
 CASES = {
-    "pong": "sm_75",  # 2K
+    "seaquest": "sm_75",  # 4K
     "ms_pacman": "sm_100",  # F8
     "solaris": "sm_90",  # F6
     "klax": "sm_86",  # F6SC
@@ -30,7 +30,7 @@ CASES = {
     "pitfall2": "sm_120",  # DPC
 }
 SLOW = {
-    "seaquest": "sm_86",  # 4K
+    "pong": "sm_86",  # 2K
     "elevator_action": "sm_120",  # F8SC
     "tutankham": "sm_75",  # E0
     "haunted_house": "sm_120",  # With its program.
