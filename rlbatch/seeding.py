@@ -85,7 +85,8 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
         if n_envs == 1:  # One per process is then one per environment.
             return [int(seed)]
         return _seeds_from(seed.root, seed.process * n_envs, n_envs)
-    if isinstance(seed, Iterable) and not isinstance(seed, str):
+    is_one = getattr(seed, "ndim", None) == 0  # An array or tensor that is a number.
+    if isinstance(seed, Iterable) and not (isinstance(seed, str) or is_one):
         own = [_non_negative("seed", one) for one in seed]
         if len(own) != n_envs:
             raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(own)}")

@@ -1,4 +1,4 @@
-"""How many processes and environments are fastest: measured, for it is different everywhere."""
+"""Which batcher is fastest: measured, for it is another one everywhere."""
 
 from __future__ import annotations
 
@@ -26,26 +26,29 @@ class Throughput(NamedTuple):
 
 
 def tune_throughput(
-    make_batcher: Callable[..., RL_Batcher], *, seconds: float = 2.0, **choices: Iterable[Any]
+    make_batcher: Callable[..., RL_Batcher], /, *, seconds: float = 2.0, **choices: Iterable[Any]
 ) -> list[Throughput]:
     """Measures how fast batchers acquire, one for each combination of choices.
 
     Each is made, reset, and acquires for some time, alone, and is closed. What a learner does
-    meanwhile is not in it. Run it where and as you mean to train, with nothing beside it.
+    meanwhile is not in it. Run it where and as you mean to train, with nothing beside it. The log
+    tells each result (level INFO).
 
     Args:
         make_batcher: Called with one of each of the choices, by name; returns a batcher that can be
-            reset without infos. How fast is told to the log.
+            reset without infos.
         seconds: For how long each acquires, at least; a first `execute` comes before.
-        **choices: The values to try, by the name of the argument.
+        **choices: The values to try, by the name of the argument, which is not `seconds`.
 
     Returns:
-        One `Throughput` per combination, the fastest first.
+        One `Throughput` per combination, the fastest first. Where environments reset in a step of
+        their own, these steps count.
 
     Raises:
         TypeError: Choices are no list, or `make_batcher` returns something else.
         ValueError: `seconds` is not above 0, or an argument has no choices.
-        Exception: Whatever making, running or closing a batcher raises; a note says which it was.
+        Exception: Whatever making, running or closing a batcher raises; notes say which it was, and
+            what was measured before.
 
     Example:
         >>> import gymnasium, torch
@@ -65,16 +68,16 @@ def tune_throughput(
         >>> best.choice
         {'n_envs': 16}
     """
-    if not seconds > 0:
-        raise ValueError(f"seconds: expected more than 0, got {seconds}")
+    if not isinstance(seconds, (int, float)) or not seconds > 0:
+        raise ValueError(f"seconds: expected a number above 0, got {seconds!r}")
     values = [_values(name, given) for name, given in choices.items()]
-    measured = []
+    measured: list[Throughput] = []
     for combination in itertools.product(*values):
         choice = dict(zip(choices, combination, strict=True))
         try:
             speed = _steps_per_second(make_batcher(**choice), seconds)
         except Exception as error:
-            error.add_note(f"tune_throughput: with {choice}")
+            error.add_note(f"tune_throughput: with {choice}; measured before: {measured}")
             raise
         logger.info("%s: %.0f steps/s", choice, speed)
         measured.append(Throughput(speed, choice))

@@ -98,6 +98,7 @@ def test_numpy_integers_are_seeds():
 
 def test_a_tensor_without_dimensions_is_a_seed():
     assert process_seeds(torch.tensor(7), 2) == process_seeds(np.array(7), 2) == process_seeds(7, 2)
+    assert env_seeds(torch.tensor(7), 3) == env_seeds(np.array(7), 3) == env_seeds(7, 3)
 
 
 def test_negative_seeds_are_refused():

@@ -61,9 +61,9 @@ def test_the_fastest_of_all_combinations_comes_first(clock) -> None:
 def test_environments_that_end_begin_again_and_count_while_they_ran(clock) -> None:
     # Slots are of 3 and 2 steps in turn: of both environments, of which one ends after 2, and of
     # the other. The first one is not measured.
-    ((speed, choice),) = tune_throughput(make_batcher, seconds=10, autoreset=[False])
+    ((speed, choice),) = tune_throughput(make_batcher, seconds=10.5, autoreset=[False])
     assert choice == {"autoreset": False}
-    assert speed == (2 + 7 * (5 + 2) + 5) / 10
+    assert speed == (2 + 8 * (5 + 2)) / 10.5
 
 
 def test_processes_are_tried_and_are_gone() -> None:
@@ -86,9 +86,12 @@ def test_the_log_tells(clock, caplog) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"seconds": 0}, ValueError, "seconds: expected more than 0, got 0"),
+        ({"seconds": 0}, ValueError, "seconds: expected a number above 0, got 0"),
+        ({"seconds": float("nan")}, ValueError, "seconds: expected a number above 0, got nan"),
+        ({"seconds": "2"}, ValueError, "seconds: expected a number above 0, got '2'"),
         ({"n_envs": 4}, TypeError, "n_envs: expected a list of values to try, got 4"),
         ({"n_envs": "48"}, TypeError, "n_envs: expected a list of values to try, got '48'"),
+        ({"n_envs": iter(())}, ValueError, "n_envs: expected at least one value to try, got none"),
         ({"n_envs": []}, ValueError, "n_envs: expected at least one value to try, got none"),
     ],
 )
@@ -97,9 +100,19 @@ def test_what_it_does_not_take(arguments, error, message) -> None:
         tune_throughput(make_batcher, **arguments)
 
 
-def test_what_fails_is_named() -> None:
+def test_what_fails_is_named_and_closed(clock) -> None:
     with pytest.raises(ValueError, match="n_processes") as caught:
-        tune_throughput(make_batcher, seconds=0.01, n_processes=[0, -1])
-    assert caught.value.__notes__ == ["tune_throughput: with {'n_processes': -1}"]
+        tune_throughput(make_batcher, seconds=1, n_processes=[0, -1])
+    (note,) = caught.value.__notes__
+    assert note == (
+        "tune_throughput: with {'n_processes': -1}; measured before: "
+        "[Throughput(steps_per_second=8.0, choice={'n_processes': 0})]"
+    )
+    made: list[RL_Batcher] = []
+    with pytest.raises(TypeError, match="unsupported operand") as caught:
+        tune_throughput(make_batcher, delay=[None], made=[made])
+    assert "tune_throughput: with {'delay': None" in caught.value.__notes__[-1]
+    with pytest.raises(CallOrderError, match="closed"):
+        made[0].execute()
     with pytest.raises(TypeError, match="make_batcher: expected it to return an RL_Batcher, got 3"):
         tune_throughput(lambda: 3)

@@ -285,6 +285,9 @@ class _Walk:
         for key, tensor in kept.items():
             clause = f"step: both pairs have the same {key}, except for a first observation"
             _expect_equal(rows[key], tensor, clause)
+        if self.env.autoreset:
+            clause = "step: with resets_late, and only then, episodes begin a step after the last"
+            _expect_equal(self.late, done & self.env.resets_late, clause)
 
     def compare_frames(self, last: DictTensor, first: DictTensor) -> None:
         """Counts the episodes whose first frame is the last one of the episode before."""

@@ -51,7 +51,10 @@ class DeviceEnv(VecEnv):
         # itself asks for (`__deepcopy__`) is not the environment's to answer.
         if name == "env" or name.startswith("__"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name}")
-        return getattr(self.env, name)
+        found = getattr(self.env, name)
+        if name == "reset_where":  # As `reset` and `step` are, but not every environment has it.
+            return lambda chosen: self._out(found(chosen.to(self.from_device)))
+        return found
 
     def n_envs(self) -> int:
         """Returns the number of environments."""

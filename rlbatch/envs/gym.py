@@ -86,7 +86,7 @@ class GymEnv(VecEnv):
         """Has the next `reset` begin the random streams anew.
 
         Args:
-            seed: As of the constructor.
+            seed: An int, or one per environment; see the constructor.
 
         Raises:
             ValueError, TypeError: The seed does not fit, see `rlbatch.seeding.env_seeds`.

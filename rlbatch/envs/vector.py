@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
 import gymnasium
+import numpy as np
 import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import RESERVED_KEYS, VecEnv
-from rlbatch.envs.spaces import action_leaves, assemble, observation_leaves
-from rlbatch.errors import EnvContractError
+from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
+from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError, ShapeError
 
 # What stands in the results of a step, or in the caller's actions, and so not in the infos.
 _NOT_IN_INFOS = set(RESERVED_KEYS) - {"episode_return", "episode_length"}
@@ -25,19 +27,22 @@ Step = tuple[Any, Any, Any, Any, dict[str, Any]]
 def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
     """Returns an environment as a `gymnasium.vector.VectorEnv`, for loops that want one.
 
-    Nothing is copied. Observations, rewards and flags are tensors on the environment's device, and
-    nothing waits for a GPU; or they are NumPy arrays, as Gymnasium's wrappers for vector
-    environments expect. Episodes begin anew in the step in which one ends (`SAME_STEP`; `NEXT_STEP`
-    where the environment `resets_late`). `step` takes actions as tensors on that device, or as
-    arrays.
+    Observations, rewards (float32) and flags are the environment's own tensors, on its device, and
+    with actions that are tensors there nothing waits for a GPU; or they are NumPy arrays of the
+    same memory, as Gymnasium's wrappers expect. Do not change them in place. Episodes begin anew in
+    the step in which one ends (`SAME_STEP`; `NEXT_STEP` where the environment `resets_late`).
 
     `infos` hold what else the environment tells of the step, such as `episode_return` and
-    `episode_length` [n_envs]: where an episode ended, its own. With `SAME_STEP` they always hold
-    `final_obs` as well, what the actions led to, and `_final_obs` [n_envs] bool, where that is not
-    the observation to act on next.
+    `episode_length` [n_envs]: where an episode has ended, its own. With `SAME_STEP` they always
+    hold `final_obs` as well, what the actions led to, in the form of the observations, and
+    `_final_obs` [n_envs] bool, which is `terminations | truncations`. So
+    `infos["episode_return"][infos["_final_obs"]]` are the scores of the episodes that have ended
+    (but for `AtariEnv` with `life_loss_info`, whose games go on there). There is no `final_info`.
 
-    `reset` takes a `seed`, an int or one per environment, if the environment has a method `seed`;
-    and `options={"reset_mask": mask}` [n_envs] bool, if it has `reset_where`: `AtariEnv` has both.
+    `reset` takes a `seed` if the environment has a method of that name: an int, which is spread
+    over the environments as `rlbatch.seeding.env_seeds` does it, or one for each of them. And it
+    takes `options={"reset_mask": mask}` [n_envs] bool if the environment has `reset_where`.
+    `AtariEnv` has both. Nothing is rendered.
 
     Args:
         env: One with `autoreset` and both spaces. It is closed with this one, whose attribute
@@ -59,10 +64,14 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
         (torch.Size([2, 4]), tensor([1., 1.]), tensor([1, 1]))
         >>> env.close()
     """
-    return _Vector(env, as_numpy)
+    return ToGymnasium(env, as_numpy)
 
 
-class _Vector(VectorEnv):
+class ToGymnasium(VectorEnv):
+    """What `to_gymnasium` returns."""
+
+    closed = True  # Until there is something to close: Gymnasium 1.2 closes what it deletes.
+
     def __init__(self, env: VecEnv, as_numpy: bool):
         _check_env(env, as_numpy)
         self.env, self.num_envs, self._as_numpy = env, env.n_envs(), as_numpy
@@ -73,38 +82,57 @@ class _Vector(VectorEnv):
         self.single_observation_space, self.single_action_space = spaces
         self._observation_keys = list(observation_leaves(self.single_observation_space))
         self._action_leaves = action_leaves(self.single_action_space)
+        self.closed = False
 
     # Made when they are asked for: the limits of many images take as much memory as they do.
     @cached_property
     def observation_space(self) -> gymnasium.Space:  # type: ignore[override]
+        """Of all environments."""
         return batch_space(self.single_observation_space, self.num_envs)
 
     @cached_property
     def action_space(self) -> gymnasium.Space:  # type: ignore[override]
+        """Of all environments."""
         return batch_space(self.single_action_space, self.num_envs)
 
     def reset(
         self, *, seed: int | Sequence[int] | None = None, options: Mapping[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
+        """Starts episodes; see `to_gymnasium`.
+
+        Raises:
+            ValueError: `options` has something else, or there are a seed and a mask.
+            TypeError: The environment can not do it.
+            ShapeError, DtypeMismatchError: The mask is not as it should be.
+        """
         options = dict(options or {})
         mask = options.pop("reset_mask", None)
         if options:
             raise ValueError(f"options: expected reset_mask alone, got {sorted(options)}")
-        if seed is not None:
-            self._method("seed", "seed")(seed)
-        if mask is None:
-            observation, _ = self.env.reset()
-        elif seed is None:
-            observation, _ = self._method("reset_where", "reset_mask")(self._tensor(mask))
-        else:
+        if mask is not None and seed is not None:
             raise ValueError("seed: expected None with a reset_mask, got both")
+        if mask is not None:
+            observation, _ = self._method("reset_where", "reset_mask")(self._mask(mask))
+        else:
+            if seed is not None:
+                self._method("seed", "seed")(seed)
+            observation, _ = self.env.reset()
         return self._observation(observation), self._infos(observation)
 
     def step(self, actions: Any) -> Step:
-        action = DictTensor(
-            {key: self._tensor(leaf.of(actions)) for key, leaf in self._action_leaves.items()}
-        )
-        (after, _), (following, _) = self.env.step(action)
+        """Steps all environments; see `to_gymnasium`.
+
+        Args:
+            actions: In the form of `action_space`, [n_envs, ...] per part: tensors on the
+                environment's device, or arrays, which are copied.
+
+        Raises:
+            KeyMismatchError: A part of a nested action is not there.
+            DtypeMismatchError: They are no numbers.
+            Exception: What `VecEnv.step` raises.
+        """
+        parts = {key: self._part(key, leaf, actions) for key, leaf in self._action_leaves.items()}
+        (after, _), (following, _) = self.env.step(DictTensor(parts))
         infos = self._infos(after)
         if self._has_final:
             infos |= {"final_obs": self._observation(after), "_final_obs": self._out(after["done"])}
@@ -112,6 +140,7 @@ class _Vector(VectorEnv):
         return self._observation(following), *rest, infos
 
     def close_extras(self, **kwargs: Any) -> None:
+        """Closes the environment."""
         self.env.close()
 
     def _method(self, name: str, argument: str) -> Any:
@@ -123,10 +152,33 @@ class _Vector(VectorEnv):
             )
         return method
 
-    def _tensor(self, values: Any) -> torch.Tensor:
-        if isinstance(values, torch.Tensor):  # Those of another device are refused where they go.
-            return values
-        return torch.as_tensor(values, device=self.env.device)
+    def _mask(self, values: Any) -> torch.Tensor:
+        mask = self._tensor("reset_mask", values)
+        if mask.dtype != torch.bool:
+            raise DtypeMismatchError(f"reset_mask: expected torch.bool, got {mask.dtype}")
+        if mask.shape != (self.num_envs,):
+            raise ShapeError(
+                f"reset_mask: expected shape {(self.num_envs,)}, got {tuple(mask.shape)}"
+            )
+        return mask
+
+    def _part(self, key: str, leaf: Leaf, actions: Any) -> torch.Tensor:
+        try:
+            part = leaf.of(actions)
+        except (KeyError, IndexError, TypeError) as error:
+            raise KeyMismatchError(
+                f"actions: expected {key}, as in {self.single_action_space}, got "
+                f"{reprlib.repr(actions)}"
+            ) from error
+        return self._tensor(key, part)
+
+    def _tensor(self, name: str, values: Any) -> torch.Tensor:
+        if isinstance(values, torch.Tensor):  # One on another device is refused where it goes.
+            return values.detach()
+        array = np.array(values)  # A copy: the caller may go on to use them.
+        if array.dtype.kind not in "biuf":
+            raise DtypeMismatchError(f"{name}: expected numbers, got {reprlib.repr(values)}")
+        return torch.from_numpy(array).to(self.env.device)
 
     def _out(self, tensor: torch.Tensor) -> Any:
         return tensor.numpy() if self._as_numpy else tensor

@@ -161,7 +161,7 @@ class Saboteur(VecEnv):
     def __init__(self, env, sabotage):
         self.env, self.sabotage = env, sabotage
         self.autoreset, self.action_space = env.autoreset, env.action_space
-        self.observation_space = env.observation_space
+        self.resets_late, self.observation_space = env.resets_late, env.observation_space
 
     def n_envs(self):
         return self.env.n_envs()
@@ -424,6 +424,12 @@ def goes_on(key):
 
 for _key in ("reward", "episode_return", "episode_length", "last_action"):
     goes_on(_key)
+
+
+@breaks("step: with resets_late, and only then, episodes begin", ["resets", "resets late"])
+def it_says_the_wrong_thing_of_its_resets(env, when, observation, running):
+    env.resets_late = not env.env.resets_late
+    return observation, running
 
 
 @breaks("step after a last one that did not reset: initial_state is True", ["resets late"])

@@ -12,7 +12,13 @@ from gymnasium.wrappers.vector import ClipReward, RecordEpisodeStatistics
 from rlbatch import DictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf, to_gymnasium
 from rlbatch.envs.atari import AtariEnv, AtariVectorEnv
-from rlbatch.errors import DeviceMismatchError, EnvContractError
+from rlbatch.errors import (
+    DeviceMismatchError,
+    DtypeMismatchError,
+    EnvContractError,
+    KeyMismatchError,
+    ShapeError,
+)
 from tests.helpers import NESTED_SPACE, CountingEnv, CountingGym, NestedGym, check_value, draw
 
 SEEDS = [5, 6, 7]
@@ -47,13 +53,19 @@ def test_it_does_what_gymnasiums_own_does(as_numpy) -> None:
         assert getattr(env, f"single_{space}") == getattr(own, f"single_{space}")
     assert env.num_envs == 3
     assert env.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
-    assert equal(env.reset(seed=SEEDS)[0], own.reset(seed=SEEDS)[0])
+    kind = np.ndarray if as_numpy else torch.Tensor
+    observations, infos = env.reset(seed=SEEDS)
+    assert equal(observations, own.reset(seed=SEEDS)[0])
+    assert {key: value.tolist() for key, value in infos.items()} == {
+        "episode_return": [0, 0, 0],
+        "episode_length": [0, 0, 0],
+    }
     ends = np.zeros(2, int)
     for actions in tapes():
         *found, infos = env.step(actions)
+        assert {type(part) for part in [*found, *infos.values()]} == {kind}
         observations, rewards, *flags, own_infos = own.step(actions)
         expected = [observations, rewards.astype(np.float32), *flags]
-        assert {type(part) for part in found} == {np.ndarray if as_numpy else torch.Tensor}
         assert all(equal(*pair) for pair in zip(found, expected, strict=True))
         done = np.logical_or(*flags)
         assert equal(infos["_final_obs"], done)
@@ -103,9 +115,50 @@ def test_a_seed_begins_anew_and_none_goes_on() -> None:
     assert equal(env.reset()[0], second)
 
 
+class Watched(GymEnvInf):
+    """Keeps what it has returned."""
+
+    def step(self, action):
+        self.returned = super().step(action)
+        return self.returned
+
+
+@pytest.mark.parametrize("as_numpy", [False, True])
+def test_nothing_that_it_returns_is_copied(as_numpy) -> None:
+    env = to_gymnasium(inner := Watched(cartpoles(), SEEDS), as_numpy)
+    env.reset()
+    observations, rewards, *flags, infos = env.step([0, 1, 0])
+    (after, _), (following, _) = inner.returned
+    found = [observations, rewards, *flags, infos["episode_return"], infos["final_obs"]]
+    expected = [following["frame"], *(after[key] for key in ("reward", "terminated", "truncated"))]
+    expected += [after["episode_return"], after["frame"]]
+    for one, other in zip(found, expected, strict=True):
+        assert torch.as_tensor(one).data_ptr() == other.data_ptr()
+
+
+def test_the_actions_stay_the_callers() -> None:
+    env = to_gymnasium(CountingEnv([3, 3], autoreset=True))
+    env.reset()
+    kept = []
+    env.env._observe = lambda last: kept.append(last) or CountingEnv._observe(env.env, last)
+    actions = np.array([0, 1])
+    env.step(actions[::-1])
+    actions[:] = 0
+    actions.flags.writeable = False
+    env.step(actions)
+    gradient = torch.zeros(2, requires_grad=True)
+    env.step(gradient * 1)
+    assert kept[0].tolist() == [1, 0]
+    assert not any(one.requires_grad for one in kept)
+
+
 def test_nested_spaces() -> None:
     env = to_gymnasium(GymEnvInf([NestedGym(), NestedGym()], seed=0))
     env.action_space.seed(0)
+    first = env.action_space.sample()
+    env.action_space.seed(0)
+    assert equal(env.action_space.sample(), first)
+    assert env.observation_space is env.observation_space
     check_value(env.observation_space, env.reset()[0])
     for _ in range(2):
         actions = env.action_space.sample()
@@ -113,6 +166,7 @@ def test_nested_spaces() -> None:
         assert equal(observations, actions)
     *_, infos = env.step(actions := env.action_space.sample())
     assert equal(infos["final_obs"], actions)
+    assert set(infos) == {"final_obs", "_final_obs", "episode_return", "episode_length"}
     one = draw(NESTED_SPACE, np.random.default_rng(0))
     assert sorted(one) == sorted(infos["final_obs"])
 
@@ -199,12 +253,14 @@ def test_atari_on_a_gpu(played_gpu) -> None:
         to_gymnasium(env.env, as_numpy=True)
 
 
-class Blind(CountingEnv):
-    """Has no spaces."""
+class Lacking(CountingEnv):
+    """Lacks a space."""
 
-    def __init__(self):
+    seed = 3  # Not a method.
+
+    def __init__(self, name):
         super().__init__([1], autoreset=True)
-        self.observation_space = None
+        setattr(self, name, None)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +268,12 @@ class Blind(CountingEnv):
     [
         (cartpoles, TypeError, "env: expected a VecEnv, got"),
         (lambda: GymEnv(cartpoles()), EnvContractError, "that resets itself, got GymEnv"),
-        (Blind, EnvContractError, "env.observation_space: expected a space"),
+        (partial(Lacking, "action_space"), EnvContractError, "env.action_space: expected a space"),
+        (
+            partial(Lacking, "observation_space"),
+            EnvContractError,
+            "env.observation_space: expected a space",
+        ),
         (VecEnv, EnvContractError, "that resets itself, got VecEnv"),
     ],
 )
@@ -224,23 +285,81 @@ def test_what_can_not_be_one(make, error, message) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"seed": 1}, TypeError, "seed: expected an environment with the method seed, got Count"),
+        ({"seed": 1}, TypeError, "seed: expected an environment with the method seed, got"),
         ({"options": {"mode": 1}}, ValueError, r"expected reset_mask alone, got \['mode'\]"),
         ({"options": {"reset_mask": [True]}}, TypeError, "reset_mask: expected an environment"),
     ],
 )
 def test_what_reset_can_not_do(arguments, error, message) -> None:
-    with pytest.raises(error, match=message):
-        to_gymnasium(CountingEnv([2], autoreset=True)).reset(**arguments)
+    for env in (CountingEnv([2], autoreset=True), Lacking("option")):
+        env.device = str(env.device)
+        with pytest.raises(error, match=message):
+            to_gymnasium(env, as_numpy=True).reset(**arguments)
 
 
-def test_a_seed_for_some_is_refused() -> None:
-    env = to_gymnasium(AtariEnv("pong", 2))
-    env.reset()
+def test_a_seed_for_some_is_refused_and_changes_nothing() -> None:
+    env, same = (to_gymnasium(AtariEnv("pong", 2, seed=0)) for _ in range(2))
+    env.reset(), same.reset()
+    mask = np.array([True, False])
     with pytest.raises(ValueError, match="seed: expected None with a reset_mask, got both"):
-        env.reset(seed=1, options={"reset_mask": np.array([True, False])})
+        env.reset(seed=1, options={"reset_mask": mask})
+    for bad, error in ((mask[:1], ShapeError), ([1, 0], DtypeMismatchError)):
+        with pytest.raises(error, match=r"reset_mask: expected .*, got"):
+            env.reset(options={"reset_mask": bad})
+    assert equal(env.reset()[0], same.reset()[0])
 
 
-def test_another_devices_environment_can_be_seeded() -> None:
-    env = to_gymnasium(DeviceEnv(GymEnvInf(cartpoles()), "cpu", "meta"))
-    assert env.reset(seed=3)[0].device.type == "meta"
+@pytest.mark.parametrize(
+    ("actions", "error", "message"),
+    [
+        (None, DtypeMismatchError, "action: expected numbers, got None"),
+        (["left", "right"], DtypeMismatchError, r"action: expected numbers, got \['left'"),
+        ([0, 1, 0], ShapeError, "action: expected shape"),
+    ],
+)
+def test_what_are_no_actions(actions, error, message) -> None:
+    env = to_gymnasium(GymEnvInf([CountingGym(), CountingGym()]))
+    env.reset()
+    with pytest.raises(error, match=message):
+        env.step(actions)
+
+
+def test_a_part_of_the_actions_that_is_not_there() -> None:
+    env = to_gymnasium(GymEnvInf([NestedGym(), NestedGym()]))
+    env.reset()
+    actions = env.action_space.sample()
+    with pytest.raises(KeyMismatchError, match="actions: expected action/choice, as in Dict"):
+        env.step({key: value for key, value in actions.items() if key != "choice"})
+    with pytest.raises(KeyMismatchError, match="actions: expected action/inner/1/flags"):
+        env.step({**actions, "inner": actions["inner"][:1]})
+    with pytest.raises(KeyMismatchError, match="actions: expected action/choice"):
+        env.step([actions, actions])
+
+
+def test_an_environment_that_looks_as_if_it_were_elsewhere(played_gpu) -> None:
+    env = to_gymnasium(DeviceEnv(AtariEnv("breakout", 2), "cpu", "cuda"))
+    same = to_gymnasium(AtariEnv("breakout", 2))
+    assert equal(env.reset(seed=3)[0].cpu(), same.reset(seed=3)[0])
+    for one in (env, same):
+        one.step([1, 1])
+    options = {"reset_mask": np.array([True, False])}
+    (observations, infos), (expected, _) = env.reset(options=options), same.reset(options=options)
+    assert observations.device == infos["episode_length"].device == torch.device("cuda:0")
+    assert equal(observations.cpu(), expected)
+    assert infos["episode_length"].tolist() == [0, 1]
+    late = GymEnvInf(SyncVectorEnv([make_cartpole]))
+    assert DeviceEnv(late, "cpu", "cuda").resets_late
+    plain = to_gymnasium(DeviceEnv(GymEnvInf(cartpoles()), "cpu", "cuda"))
+    with pytest.raises(TypeError, match="reset_mask: expected an environment with the method"):
+        plain.reset(options={"reset_mask": [True] * 3})
+
+
+def test_a_lost_life_is_told_where_it_ends_nothing() -> None:
+    env = to_gymnasium(AtariEnv("breakout", 4, seed=0, life_loss_info=True))
+    env.reset()
+    for _ in range(60):
+        observations, *_, infos = env.step(torch.ones(4, dtype=torch.int64))
+        if infos["_final_obs"].any():
+            break
+    (row, *_) = infos["_final_obs"].nonzero()[:, 0].tolist()
+    assert equal(infos["final_obs"][row], observations[row])

@@ -148,7 +148,7 @@ class AtariEnv(VecEnv):
         """Has the next `reset` begin anew, from power-on.
 
         Args:
-            seed: As of the constructor.
+            seed: An int, or one per environment; see the constructor.
 
         Raises:
             ValueError, TypeError: The seed does not fit, see `rlbatch.seeding.env_seeds`.

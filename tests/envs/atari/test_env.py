@@ -386,6 +386,12 @@ def test_decorrelated_environments_begin_apart():
     assert torch.equal(apart["frame"][:2], start(40, n_envs=2)["frame"])
     assert apart["initial_state"].all()
     assert not apart["episode_length"].any()
+    env = AtariEnv("breakout", 6, seed=3, decorrelate_steps=40, noop_max=0)
+    first, second = env.reset()[0], env.reset()[0]
+    assert not torch.equal(first["frame"], second["frame"])
+    env.seed(3)
+    assert torch.equal(env.reset()[0]["frame"], first["frame"])
+    assert torch.equal(env.reset()[0]["frame"], second["frame"])
 
 
 class Wanderer(RL_Agent):
