@@ -7,13 +7,16 @@ Three uses:
 
 - `emulation`: the RAM is observed, nothing is drawn;
 - `observations`: 84x84 gray, stacks of 4, uint8;
-- `agent`: the same, and a Nature CNN (bfloat16, channels last) chooses the actions.
+- `agent`: the same, and actions are drawn from what a Nature CNN (bfloat16, channels last, random
+  weights) makes of the observations.
 
-Beside that: seconds to compile the kernels of a game (cold) and to load them (warm), bytes per
-environment beside its observation, registers and bytes of local memory of each kernel, the
-seconds that it takes per step, and what a CUDA graph of agent and environment gains. And what all
-cores of the machine do instead of the GPU: the frames per second of `AtariEnv`, `cpu/GAME`, and how
-many cores the GPU stands for, `cores/GAME`.
+Beside that: seconds from a process that has a GPU to the end of a first step of 1,024
+environments, `start/GAME`: cold, where the kernels are compiled first, and warm; bytes per
+environment beside its observation, registers and bytes of local memory of each kernel, the seconds
+that it takes per step, and what a CUDA graph of agent and environment gains. And what the machine's
+cores do instead of the GPU: the frames per second of `AtariEnv`, with one thread in `cpu_core/GAME`
+and with one per core in `cpu/GAME`; how many times what all of them do the GPU does,
+`machines/GAME`, and how many cores it stands for if each did what one alone does, `cores/GAME`.
 
 What a case raises is printed, and its figure is None. Ctrl-C ends the benchmark early, without the
 cases that were not reached.
@@ -30,6 +33,8 @@ import functools
 import math
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
 import time
 import traceback
@@ -48,6 +53,23 @@ from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
 
 FRAME_SKIP = 4
+# In a process of its own; the native library may be compiled before.
+_START = """
+import sys, time, torch
+from rlbatch import DictTensor
+from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari.native_library import load_library
+game, device = sys.argv[1:]
+load_library()
+action = DictTensor({"action": torch.zeros(1024, dtype=torch.int64, device=device)})
+torch.cuda.synchronize(device)
+begin = time.perf_counter()
+env = AtariEnv(game, 1024, device=device, seed=0)
+env.reset()
+env.step(action)
+torch.cuda.synchronize(device)
+print(time.perf_counter() - begin)
+"""
 Part = Literal["games", "sweep", "kernels", "cpu"]
 Case = tuple[str, str, int]  # What for, which game, how many environments.
 USES = ("emulation", "observations", "agent")
@@ -70,6 +92,8 @@ class Config:
     """Which games in every use, and with several numbers of environments."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
+    start_games: tuple[str, ...] = ("pong", "solaris")
+    """Which games are started, the first one cold as well."""
     n_steps: int = 3
     """Steps of a round."""
     n_before: int = 300
@@ -107,7 +131,9 @@ def actor(env: AtariEnv, use: str, device: str) -> Callable[[DictTensor], DictTe
         pieces = observation["frame"].split(8192)
         scaled = (piece.to(torch.bfloat16) / 255 for piece in pieces)
         logits = [network(one.to(memory_format=torch.channels_last)) for one in scaled]
-        return DictTensor({"action": torch.cat(logits).argmax(1)})
+        # By the largest of the logits and noise of Gumbel, as `Categorical` draws, without waiting.
+        noise = -torch.empty(n, n_actions, device=device).exponential_().log()
+        return DictTensor({"action": (torch.cat(logits) + noise).argmax(1)})
 
     return act
 
@@ -229,22 +255,27 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     }
 
 
-def compile_alone(config: Config, report: Report) -> None:
-    """Reports how long it takes to compile the kernels of a game, cold and warm."""
-    architecture = build.architecture_of(torch.device(config.device))
-    game = config.games[0]
-    with tempfile.TemporaryDirectory() as folder:
-        before = os.environ.get("XDG_CACHE_HOME")
-        os.environ["XDG_CACHE_HOME"] = folder
-        try:
-            for name in ("cold_s", "warm_s"):
-                started = time.perf_counter()
-                build.cubin_path(build.defines(find_game(game)), architecture)
-                tell(report, f"compile/{name}", time.perf_counter() - started)
-        finally:
-            os.environ.pop("XDG_CACHE_HOME")
-            if before is not None:
-                os.environ["XDG_CACHE_HOME"] = before
+def start_seconds(game: str, config: Config, cache: str | None = None) -> float:
+    """Returns how long a game takes to its first step, in a process of its own.
+
+    Args:
+        game: The game.
+        config: Where.
+        cache: Folder of what is compiled; None for the usual one.
+    """
+    command = [sys.executable, "-c", _START, game, config.device]
+    env = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": cache}
+    result = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
+    return float(result.stdout.split()[-1])
+
+
+def starts(config: Config, report: Report) -> None:
+    """Reports how long games take to start; the first is compiled before in an empty cache."""
+    with tempfile.TemporaryDirectory() as cache:
+        for number, game in enumerate(config.start_games):
+            if not number:
+                measured(report, f"start/{game}/cold_s", start_seconds, game, config, cache)
+            measured(report, f"start/{game}/warm_s", start_seconds, game, config)
 
 
 def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
@@ -287,26 +318,27 @@ def over_games(report: Report, figures: dict[Case, float], config: Config) -> No
 
 def kernels(config: Config, report: Report) -> None:
     """Reports what the kernels take to compile, in memory and per step."""
-    compile_alone(config, report)
-    env = AtariEnv(config.games[0], 2, device=config.device)
+    starts(config, report)
+    game = config.sweep_games[0]
+    env = AtariEnv(game, 2, device=config.device)
     tell(report, "bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
-    tell(report, "kernels", build.kernel_attributes(find_game(config.games[0]), env.device))
+    tell(report, "kernels", build.kernel_attributes(find_game(game), env.device))
     env.close()
     for game in config.sweep_games:
         measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
     for n_envs in dict.fromkeys((32, 1024, config.n_envs)):
-        game = config.sweep_games[0]
         measured(report, f"graph_gain/{game}/{n_envs}", graph_gain, game, n_envs, config)
 
 
 def cores(report: Report, figures: dict[Case, float], config: Config) -> None:
-    """Reports what all cores do, and how many of them would do what the GPU does."""
+    """Reports what cores do, and how many of them would do what the GPU does."""
     n_cores = len(os.sched_getaffinity(0))
     for game in config.sweep_games:
-        found = measured(report, f"cpu/{game}", frames_per_second_of_cores, game, n_cores)
         fps = figures.get(("observations", game, config.n_envs))
-        if found and fps:
-            report.figure(f"cores/{game}", fps / (found / n_cores))
+        for name, ratio, n in (("cpu_core", "cores", 1), ("cpu", "machines", n_cores)):
+            found = measured(report, f"{name}/{game}", frames_per_second_of_cores, game, n)
+            if found and fps:
+                tell(report, f"{ratio}/{game}", fps / found)
 
 
 def frames_per_second_of_cores(game: str, n_cores: int) -> float:
@@ -314,7 +346,7 @@ def frames_per_second_of_cores(game: str, n_cores: int) -> float:
     with contextlib.closing(AtariEnv(game, 8 * n_cores, seed=0, num_threads=n_cores)) as env:
         env.reset()
         # The first one fills caches.
-        return statistics.median([our_frames_per_second(env, 1.0) for _ in range(6)][1:])
+        return statistics.median([our_frames_per_second(env, 1.0) for _ in range(4)][1:])
 
 
 def cases_of(config: Config) -> list[Case]:
@@ -355,6 +387,8 @@ def main(config: Config) -> None:
     figures: dict[Case, float] = {}
     try:
         games = dict.fromkeys(game for _, game, _ in cases)
+        if "kernels" in config.parts:
+            games |= dict.fromkeys(config.start_games)
         build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
         measure(cases, figures, report, config)
         if "kernels" in config.parts:

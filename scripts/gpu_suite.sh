@@ -31,7 +31,7 @@ LEARN=${LEARN:-${ONLY:+.}}
 LEARN=${LEARN:-pong_0}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels cpu"
+[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels cpu" acquisition
     "a2c_atari --n-envs 256 --n-threads $(nproc) --rounds 3" dicttensor)
 
 "$PYTHON" - <<'END' || exit 2
