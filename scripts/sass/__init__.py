@@ -1,7 +1,8 @@
 """Plays the kernels' machine code on a CPU: what a GPU would execute, where there is none.
 
-NVRTC makes code for an H100 (sm_90), NVIDIA's disassembler (`pip install nvidia-cuda-nvdisasm`)
-turns it into text, this module decodes the text, and `player.cpp` plays it, in warps of 32 threads:
+NVRTC makes code for an H100 (sm_90), or for Turing and Ampere (sm_75, sm_80, sm_86); NVIDIA's
+disassembler (`pip install nvidia-cuda-nvdisasm`) turns it into text, this module decodes the text,
+and `player.cpp` plays it, in warps of 32 threads:
 
     with sass.played() as kernels_of:
         env = AtariEnv("pong", n_envs=32)  # Runs on kernels, which the CPU plays.

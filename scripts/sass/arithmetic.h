@@ -128,7 +128,8 @@ class Arithmetic : public Registers {
       case FADD: case FMUL: case FFMA: float_arithmetic(); break;
       case DADD: case DMUL: case DFMA: double_arithmetic(); break;
       case I2F: {
-        const Words a = source(0);
+        Words a = source(0);
+        if (i.flags & kPairs16) for_all([&](int l) { a[l] &= 0xffff; });
         set_floats([&](int l) {
           return static_cast<float>(i.flags & kUnsigned ? s64{a[l]} : s64{static_cast<s32>(a[l])});
         });

@@ -28,6 +28,7 @@ _MODIFIERS = {
     "FSETP": {"OR": "IsOr", "AND": "", "FTZ": ""},
     "DSETP": {"OR": "IsOr", "AND": ""},
     "SGXT": {"U32": "Unsigned"},
+    "IMNMX": {"U32": "Unsigned"},
     "VIMNMX": {"U32": "Unsigned", "RELU": "Relu", "U16x2": "Pairs16"},
     "VIMNMX3": {"U32": "Unsigned", "RELU": "Relu"},
     "VIADDMNMX": {"U32": "Unsigned", "RELU": "Relu"},
@@ -37,9 +38,10 @@ _MODIFIERS = {
     "HFMA2": {"MMA": ""},
     "LDC": {"64": "Is64"},
     "BMOV": {"32": "", "CLEAR": "Clears"},
-    "VOTE": {"ANY": ""},
+    **dict.fromkeys(("VOTE", "MATCH"), {"ANY": ""}),
     "REDUX": {"MIN": "", "OR": "IsOr"},
     "SHFL": {"IDX": ""},
+    "BRA": {"U": ""},
     "CALL": {"REL": "", "NOINC": ""},
     "RET": {"REL": "", "NODEC": ""},
     "WARPSYNC": {"EXCLUSIVE": "", "ALL": "", "COLLECTIVE": ""},
@@ -50,7 +52,7 @@ _MODIFIERS = {
     "F2I": {"U32": "Unsigned", "TRUNC": "", "FTZ": "", "NTZ": ""},
     "F2F": {"F64": "", "F32": ""},
 }
-_MODIFIERS["I2F"] = {**_MODIFIERS["I2F"], "F64": ""}
+_MODIFIERS["I2F"] = {**_MODIFIERS["I2F"], "F64": "", "U16": "Unsigned Pairs16"}
 _MODIFIERS["F2I"] = {**_MODIFIERS["F2I"], "F64": ""}
 
 _OF_WARP = ("UMOV", "UIMAD", "UIADD3", "USHF", "ULEA", "UISETP", "USEL", "ULDC", "ULOP3", "UPRMT")
@@ -61,7 +63,8 @@ _REGISTER = re.compile(r"(-?)(~?)(\|?)(U?)R(\d+|Z)\|?")
 _CONSTANT = re.compile(r"(-?)(~?)c\[0x(\w+)\]\[0x(\w+)\]")
 _INDEXED_CONSTANT = re.compile(r"c\[0x(\w+)\]\[(R\d+|RZ)?\+?(-?0x\w+)?\]")
 _ADDRESS = re.compile(
-    r"(?:desc\[UR\d+\])?\[(?:(R\d+|RZ)(?:\.64)?)?(?:\+?(UR\d+))?(?:\+?(-?0x[0-9a-f]+))?\]"
+    r"(?:desc\[UR\d+\])?\[(?:(R\d+|RZ)(?:\.64|\.X(\d+)|\.(U32))?)?(?:\+?(UR\d+))?"
+    r"(?:\+?(-?0x[0-9a-f]+))?\]"
 )
 
 
@@ -126,6 +129,7 @@ class Decoder:
         name, _, rest = text.partition(" ")
         self.stem, *modifiers = name.split(".")
         self.stem = self.stem[1:] if self.stem in _OF_WARP else self.stem
+        self.stem = {"VOTEU": "VOTE", "YIELD": "NOP"}.get(self.stem, self.stem)
         self.modifiers = set(modifiers)
         self.operands = _split(rest)
 
@@ -275,7 +279,7 @@ class Decoder:
         for modifier in self.modifiers & set(special):
             self.modifiers.remove(modifier)
             return special[modifier]
-        same = {"VIADD": "IADD3", "I2FP": "I2F", "F2F": "F2F_64"}
+        same = {"VIADD": "IADD3", "I2FP": "I2F", "F2F": "F2F_64", "IMNMX": "VIMNMX"}
         return same.get(self.stem, self.stem)
 
     def _access(self) -> None:
@@ -285,17 +289,24 @@ class Decoder:
         i.size = sizes[found.pop()] if found else 4
         i.is_signed = bool(self.modifiers & {"S8", "S16"})
         name = {"LDG": "LD", "STG": "ST"}.get(self.stem, self.stem)
-        self._operation(name, {*sizes, "E", "CONSTANT", "LU"})
+        self._operation(name, {*sizes, "E", "CONSTANT", "LU", "SYS", "U"})
         text = self.operands[1 if is_load else 0]
         match = _ADDRESS.fullmatch(text)
         if not match:
             raise SassError(f"operand {text!r}: expected an address")
-        register, uniform, offset = match.groups()
-        i.offset = int(offset or "0", 16)
+        register, scale, is_short, uniform, offset = match.groups()
+        i.table, i.offset = int(scale or "1"), int(offset or "0", 16)
         if is_load:
             self._target(self.operands[0])
-        more = [self.operands[1]] if not is_load else [uniform] if uniform else []
-        self._sources(0, [register or "RZ", *more])
+        # The first has 64 bits where addresses have, the other one 32.
+        first, other = (uniform, register) if is_short or not register else (register, uniform)
+        if is_load:
+            more = [other] if other else []
+        elif other:
+            raise SassError(f"operand {text!r}: expected one register")
+        else:
+            more = [self.operands[1]]
+        self._sources(0, [first or "RZ", *more])
 
     def _halves(self) -> None:
         """HFMA2 as it is used here: two constants of 16 bits.

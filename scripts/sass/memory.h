@@ -86,7 +86,7 @@ class Memory : public Arithmetic {
       found = pairs(i_->sources[0]);
     } else {
       const Words words = raw(i_->sources[0]);
-      for_all([&](int l) { found[l] = words[l]; });
+      for_all([&](int l) { found[l] = words[l] * i_->table; });
     }
     for_all([&](int l) { found[l] += static_cast<u64>(static_cast<s64>(i_->offset)); });
     return found;
@@ -103,8 +103,10 @@ class Memory : public Arithmetic {
   Traffic load(Operation space) {
     Longs from = addresses(space);
     if (i_->n_sources > 1) {
-      const Words more = raw(i_->sources[1]);
-      for_all([&](int l) { from[l] += more[l]; });
+      const Source& more = i_->sources[1];
+      const bool is_long = space == LD && more.kind == kUniform;
+      const Longs longs = pairs(more);
+      for_all([&](int l) { from[l] += is_long ? longs[l] : static_cast<u32>(longs[l]); });
     }
     std::vector<u64> lines;
     for_each(mask_, [&](int l) {

@@ -1,4 +1,4 @@
-// Plays machine code of NVIDIA's GPUs (SASS of sm_90) on a CPU; `decoder.py` decodes it.
+// Plays machine code of NVIDIA's GPUs (SASS of sm_75 to sm_90) on a CPU; `decoder.py` decodes it.
 //
 // What an instruction does is taken from its name (CUDA Binary Utilities, chapter 4) and from trying
 // it out: kernels of this project that are played here give the same bytes as the CPU core.
@@ -36,6 +36,7 @@ extern "C" __attribute__((visibility("default"))) void sass_play(
   Program program{code, {}, tables, addresses, latencies, cache_lines, counts};
   std::memcpy(program.constants, constants, kConstants);
   put(program.constants, 0x0, n_threads);
+  put(program.constants, 0x18, kShared);
   put(program.constants, 0x20, kLocal);
   put(program.constants, 0x28, kLocalBytes - 64);
   for (s32 block = 0; block < n_blocks; ++block) {

@@ -22,6 +22,8 @@ from scripts.sass.decoder import Decoder, SassError
 from scripts.sass.player import Instruction, load_player
 
 ARCHITECTURE = "sm_90"
+# Where a kernel's parameters begin in constant bank 0, of the architectures that are known here.
+PARAMETERS = {"sm_75": 0x160, "sm_80": 0x160, "sm_86": 0x160, ARCHITECTURE: 0x210}
 
 # First-level cache of a multiprocessor, in KB, of which shared memory takes one of these parts.
 # Source: CUDA C++ Programming Guide, chapter "Compute Capabilities", 9.0, "Shared Memory"; a block
@@ -29,7 +31,6 @@ ARCHITECTURE = "sm_90"
 _CACHE_KB, _PARTS_KB = 256, (0, 8, 16, 32, 64, 100, 132, 164, 196, 228)
 _LINE = 128
 
-_PARAMETERS = 0x210  # Where a kernel's parameters begin in constant bank 0.
 _CONSTANTS = 0x400
 
 
@@ -61,7 +62,7 @@ class Program:
     """The kernels of a file, decoded.
 
     Args:
-        cubin: The file, of code for sm_90.
+        cubin: The file, of code for one of `PARAMETERS`.
 
     Attributes:
         code: By kernel: its instructions.
@@ -104,9 +105,10 @@ class Program:
         """Returns constant bank 4: the addresses of global variables."""
         bank = bytearray(self._elf.section(".nv.constant4") + bytes(16))
         symbols = self._elf.symbols()
-        for offset, what, more in struct.iter_unpack(
-            "<QQq", self._elf.section(".rela.nv.constant4")
-        ):
+        entries = list(struct.iter_unpack("<QQq", self._elf.section(".rela.nv.constant4")))
+        for offset, what in struct.iter_unpack("<QQ", self._elf.section(".rel.nv.constant4")):
+            entries.append((offset, what, *struct.unpack_from("<q", bank, offset)))
+        for offset, what, more in entries:
             address = self._globals.ctypes.data + symbols[what >> 32].value + more
             struct.pack_into("<Q", bank, offset, address)
         return np.frombuffer(bytes(bank), np.uint8)
@@ -130,15 +132,16 @@ class SassKernels:
         game: The game.
         seed: See `played`.
         n_warps: See `played`.
+        architecture: See `played`.
 
     Attributes:
         program: The code.
         sizes: See `build.Kernels`.
     """
 
-    def __init__(self, game: Game, seed: int, n_warps: int):
-        self._seed, self._n_warps = seed, n_warps
-        self.program = Program(build.cubin_path(build.defines(game), ARCHITECTURE))
+    def __init__(self, game: Game, seed: int, n_warps: int, architecture: str):
+        self._seed, self._n_warps, self._parameters = seed, n_warps, PARAMETERS[architecture]
+        self.program = Program(build.cubin_path(build.defines(game), architecture))
         self.forget()
         self.sizes = build.sizes_of(self, torch.device("cpu"))
 
@@ -166,7 +169,7 @@ class SassKernels:
     ) -> None:
         """Plays a kernel."""
         constants = np.zeros(_CONSTANTS, np.uint8)
-        at = _PARAMETERS
+        at = self._parameters
         for argument in arguments:
             raw = np.frombuffer(argument.tobytes(), np.uint8)
             at = -(-at // len(raw)) * len(raw)
@@ -186,20 +189,23 @@ class SassKernels:
 
 
 @contextlib.contextmanager
-def played(seed: int = 0, n_warps: int = 8) -> Iterator[Callable[[str], SassKernels]]:
+def played(
+    seed: int = 0, n_warps: int = 8, architecture: str = ARCHITECTURE
+) -> Iterator[Callable[[str], SassKernels]]:
     """Lets environments on the CPU run on kernels that are played; gives those of a game.
 
     Args:
         seed: If not 0, threads of a warp that have parted take turns at random, so that it shows
             where one of them relies on what another has done; counts mean less then.
         n_warps: How many share the first-level cache of a multiprocessor.
+        architecture: One of `PARAMETERS`; what is counted is a model of the H100's alone.
     """
     found: dict[tuple[str, ...], SassKernels] = {}
 
     def kernels_of(game: Game) -> SassKernels:
         key = build.defines(game)
         if key not in found:
-            found[key] = SassKernels(game, seed, n_warps)
+            found[key] = SassKernels(game, seed, n_warps, architecture)
         return found[key]
 
     before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)

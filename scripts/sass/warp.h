@@ -246,6 +246,11 @@ class Warp : private Memory {
         set_words([&](int) { return i.flags & kIsOr ? any_bits : least; });
         break;
       }
+      case MATCH: {
+        const Words a = source(0);
+        set_words([&](int l) { return mask_ & mask_of([&](int other) { return a[other] == a[l]; }); });
+        break;
+      }
       case SHFL: {
         const Words a = source(0), from = source(1);
         for_each(mask_, [&](int l) {
