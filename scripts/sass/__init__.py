@@ -1,6 +1,6 @@
 """Plays the kernels' machine code on a CPU: what a GPU would execute, where there is none.
 
-NVRTC makes code for an H100 (sm_90), or for Turing and Ampere (sm_75, sm_80, sm_86); NVIDIA's
+NVRTC makes code for an H100 (sm_90), or for one of the other `ARCHITECTURES`; NVIDIA's
 disassembler (`pip install nvidia-cuda-nvdisasm`) turns it into text, this module decodes the text,
 and `player.cpp` plays it, in warps of 32 threads:
 
@@ -17,6 +17,6 @@ of shared memory, for which threads that load wait.
 
 from scripts.sass.decoder import SassError
 from scripts.sass.player import LATENCIES, MISS_LATENCY
-from scripts.sass.programs import ARCHITECTURE, played
+from scripts.sass.programs import ARCHITECTURE, ARCHITECTURES, played
 
-__all__ = ["ARCHITECTURE", "LATENCIES", "MISS_LATENCY", "SassError", "played"]
+__all__ = ["ARCHITECTURE", "ARCHITECTURES", "LATENCIES", "MISS_LATENCY", "SassError", "played"]

@@ -36,6 +36,18 @@ class Arithmetic : public Registers {
       case SHF: funnel_shift(); break;
       case ISETP: compare_integers(); break;
       case SEL: select(source(0), source(1)); break;
+      case SEL_64: {
+        const Longs a = longs(i.sources[0]), b = longs(i.sources[1]);
+        const u32 which = condition(i.conditions[0]);
+        set_longs([&](int l) { return which >> l & 1 ? a[l] : b[l]; });
+        break;
+      }
+      case MOV_64: set(longs(i.sources[0])); break;
+      case IADD_64: {
+        const Longs a = longs(i.sources[0]), b = longs(i.sources[1]);
+        set_longs([&](int l) { return a[l] + b[l]; });
+        break;
+      }
       case VIMNMX: case VIMNMX3: case VIADDMNMX: choose_extreme(); break;
       case IABS: {
         const Words a = source(0);
@@ -128,6 +140,11 @@ class Arithmetic : public Registers {
       case FADD: case FMUL: case FFMA: float_arithmetic(); break;
       case DADD: case DMUL: case DFMA: double_arithmetic(); break;
       case I2F: {
+        if (i.flags & kIs64) {
+          const Longs a = pairs(i.sources[0]);
+          set_floats([&](int l) { return static_cast<float>(a[l]); });
+          break;
+        }
         Words a = source(0);
         if (i.flags & kPairs16) for_all([&](int l) { a[l] &= 0xffff; });
         set_floats([&](int l) {
@@ -138,6 +155,12 @@ class Arithmetic : public Registers {
       case I2F_64: case F2F_64: to_doubles(); break;
       case F2I: {
         const Words a = floats(i.sources[0]);
+        if (i.flags & kIs64) {
+          Longs longs;
+          for_all([&](int l) { longs[l] = static_cast<u64>(std::clamp(bits<float>(a[l]), 0.0f, 0x1.fffffep63f)); });
+          set(longs);
+          break;
+        }
         set_words([&](int l) { return clamped(bits<float>(a[l]), i.flags & kUnsigned); });
         break;
       }
@@ -278,7 +301,23 @@ class Arithmetic : public Registers {
     });
   }
 
+  template <class Of>
+  void set_longs(const Of& of) {
+    Longs found;
+    for_all([&](int l) { found[l] = of(l); });
+    set(found);
+  }
+
+  void compare_long_integers() {
+    const Longs a = longs(i_->sources[0]), b = longs(i_->sources[1]);
+    set_comparison(mask_of([&](int l) {
+      if (i_->flags & kUnsigned) return compare(i_->comparison, a[l], b[l]);
+      return compare(i_->comparison, static_cast<s64>(a[l]), static_cast<s64>(b[l]));
+    }));
+  }
+
   void compare_integers() {
+    if (i_->flags & kIs64) return compare_long_integers();
     const Words a = integers(i_->sources[0]), b = integers(i_->sources[1]);
     const u8 how = i_->comparison;
     const u32 lower = i_->flags & kExtended ? condition(i_->conditions[1]) : 0;
@@ -327,7 +366,14 @@ class Arithmetic : public Registers {
     return i_->flags & kRelu && static_cast<s32>(found) < 0 ? 0 : found;
   }
 
+  void choose_long_extreme() {
+    const Longs a = longs(i_->sources[0]), b = longs(i_->sources[1]);
+    const u32 wants_lesser = condition(i_->conditions[0]);  // Of two; the other one made no difference.
+    set_longs([&](int l) { return (a[l] < b[l]) == (wants_lesser >> l & 1) ? a[l] : b[l]; });
+  }
+
   void choose_extreme() {
+    if (i_->flags & kIs64) return choose_long_extreme();
     const Words a = integers(i_->sources[0]), b = integers(i_->sources[1]), c = integers(i_->sources[2]);
     const u32 wants_lesser = condition(i_->conditions[0]);
     set_words([&](int l) {
@@ -356,6 +402,7 @@ class Arithmetic : public Registers {
   void with_rounding(const Work& work) {
     if (i_->flags & kDown) std::fesetround(FE_DOWNWARD);
     if (i_->flags & kUp) std::fesetround(FE_UPWARD);
+    if (i_->flags & kToZero) std::fesetround(FE_TOWARDZERO);
     for_all(work);
     std::fesetround(FE_TONEAREST);
   }

@@ -24,19 +24,23 @@ _MODIFIERS = {
         **{"L": "Left", "HI": "High", "W": "Wraps", "R": "", "U32": "", "S32": "SignExtended"},
         **{"U64": "Is64", "S64": "Is64 SignExtended"},
     },
-    "ISETP": {"U32": "Unsigned", "EX": "Extended", "OR": "IsOr", "XOR": "IsXor", "AND": ""},
+    "ISETP": {
+        **{"U32": "Unsigned", "EX": "Extended", "OR": "IsOr", "XOR": "IsXor", "AND": ""},
+        **{"U64": "Unsigned Is64", "S64": "Is64"},
+    },
     "FSETP": {"OR": "IsOr", "AND": "", "FTZ": ""},
     "DSETP": {"OR": "IsOr", "AND": ""},
     "SGXT": {"U32": "Unsigned"},
-    "IMNMX": {"U32": "Unsigned"},
-    "VIMNMX": {"U32": "Unsigned", "RELU": "Relu", "U16x2": "Pairs16"},
+    "IADD": {"X": "Carry"},
+    "IMNMX": {"U32": "Unsigned", "U64": "Unsigned Is64"},
+    "VIMNMX": {"U32": "Unsigned", "S32": "", "RELU": "Relu", "U16x2": "Pairs16"},
     "VIMNMX3": {"U32": "Unsigned", "RELU": "Relu"},
     "VIADDMNMX": {"U32": "Unsigned", "RELU": "Relu"},
     "FLO": {"U32": "", "SH": "ShiftAmount"},
     "IDP": {"4A": "", "U8": "", "2A": "Pairs16", "LO": "", "U16": ""},
     "CS2R": {"32": ""},
     "HFMA2": {"MMA": ""},
-    "LDC": {"64": "Is64"},
+    **dict.fromkeys(("BSSY", "BSYNC", "BREAK"), {"RECONVERGENT": "", "RELIABLE": ""}),
     "BMOV": {"32": "", "CLEAR": "Clears"},
     **dict.fromkeys(("VOTE", "MATCH"), {"ANY": ""}),
     "REDUX": {"MIN": "", "OR": "IsOr"},
@@ -46,22 +50,31 @@ _MODIFIERS = {
     "RET": {"REL": "", "NODEC": ""},
     "WARPSYNC": {"EXCLUSIVE": "", "ALL": "", "COLLECTIVE": ""},
     "BAR": {"SYNC": "", "DEFER_BLOCKING": ""},
-    **dict.fromkeys(("FADD", "FMUL", "FFMA"), {"RP": "Up", "RM": "Down", "FTZ": ""}),
+    **dict.fromkeys(
+        ("FADD", "FMUL", "FFMA"), {"RP": "Up", "RM": "Down", "RZ": "ToZero", "FTZ": ""}
+    ),
     **dict.fromkeys(("DADD", "DMUL", "DFMA"), {"RP": "Up", "RM": "Down"}),
-    **dict.fromkeys(("I2F", "I2FP"), {"U32": "Unsigned", "S32": "", "RP": "Up", "F32": ""}),
-    "F2I": {"U32": "Unsigned", "TRUNC": "", "FTZ": "", "NTZ": ""},
+    **dict.fromkeys(
+        ("I2F", "I2FP"), {"U32": "Unsigned", "S32": "", "RP": "Up", "RZ": "ToZero", "F32": ""}
+    ),
+    "F2I": {"U32": "Unsigned", "U64": "Unsigned Is64", "TRUNC": "", "FTZ": "", "NTZ": ""},
     "F2F": {"F64": "", "F32": ""},
 }
-_MODIFIERS["I2F"] = {**_MODIFIERS["I2F"], "F64": "", "U16": "Unsigned Pairs16"}
+_MODIFIERS["I2F"] = {
+    **_MODIFIERS["I2F"],
+    **{"F64": "", "U16": "Unsigned Pairs16", "U64": "Unsigned Is64"},
+}
 _MODIFIERS["F2I"] = {**_MODIFIERS["F2I"], "F64": ""}
 
 _OF_WARP = ("UMOV", "UIMAD", "UIADD3", "USHF", "ULEA", "UISETP", "USEL", "ULDC", "ULOP3", "UPRMT")
+_OF_WARP += ("UPLOP3",)
+_SAME = {"VOTEU": "VOTE", "LDCU": "LDC", "CREDUX": "REDUX", "YIELD": "NOP"}
 _LOADS, _STORES = ("LD", "LDG", "LDL", "LDS"), ("ST", "STG", "STL", "STS")
 
 _PREDICATE = re.compile(r"!?U?P[0-6T]")
 _REGISTER = re.compile(r"(-?)(~?)(\|?)(U?)R(\d+|Z)\|?")
 _CONSTANT = re.compile(r"(-?)(~?)c\[0x(\w+)\]\[0x(\w+)\]")
-_INDEXED_CONSTANT = re.compile(r"c\[0x(\w+)\]\[(R\d+|RZ)?\+?(-?0x\w+)?\]")
+_INDEXED_CONSTANT = re.compile(r"c\[0x(\w+)\]\[(U?R\d+|U?RZ)?\+?(-?0x\w+)?\]")
 _ADDRESS = re.compile(
     r"(?:desc\[UR\d+\])?\[(?:(R\d+|RZ)(?:\.64|\.X(\d+)|\.(U32))?)?(?:\+?(UR\d+))?"
     r"(?:\+?(-?0x[0-9a-f]+))?\]"
@@ -94,7 +107,8 @@ def _source(text: str, immediate: int) -> Source:
         negated, inverted, bank, offset = match.groups()
         return Source(4, bool(negated), bool(inverted), 0, int(offset, 16), int(bank, 16))
     if re.fullmatch(r"-?0x[0-9a-f]+", text):
-        return Source(3, 0, 0, 0, int(text, 16) & 0xFFFFFFFF, 0)
+        number = int(text, 16) & 0xFFFFFFFF_FFFFFFFF
+        return Source(3, 0, 0, 0, number & 0xFFFFFFFF, number >> 32)
     if re.fullmatch(r"[-+]?(\d.*|INF|QNAN)", text):
         return Source(3, 0, 0, 0, immediate, 0)
     raise SassError(f"operand {text!r}: expected a register, a constant or a number")
@@ -129,7 +143,7 @@ class Decoder:
         name, _, rest = text.partition(" ")
         self.stem, *modifiers = name.split(".")
         self.stem = self.stem[1:] if self.stem in _OF_WARP else self.stem
-        self.stem = {"VOTEU": "VOTE", "YIELD": "NOP"}.get(self.stem, self.stem)
+        self.stem = _SAME.get(self.stem, self.stem)
         self.modifiers = set(modifiers)
         self.operands = _split(rest)
 
@@ -149,7 +163,7 @@ class Decoder:
             **dict.fromkeys(("BSSY", "BSYNC", "BREAK", "BMOV"), self._barrier),
             **dict.fromkeys(("BRA", "CALL", "RET", "BRX", "EXIT"), self._jump),
             **dict.fromkeys(("WARPSYNC", "ENDCOLLECTIVE", "BAR", "NOP"), self._jump),
-            "R2UR": self._to_uniform,
+            **dict.fromkeys(("R2UR", "IMNMX"), self._behind_predicates),
             "LDC": self._constant,
             "HFMA2": self._halves,
         }
@@ -204,14 +218,17 @@ class Decoder:
             self._target(operands[0])
         self._sources(0, operands[-1:])
 
-    def _to_uniform(self) -> None:
-        self._operation(self.stem)
+    def _behind_predicates(self) -> None:
+        self._operation(self._arithmetic())
         first = self._predicates(0)
         self._target(self.operands[first])
         self._sources(first + 1)
 
     def _constant(self) -> None:
-        self._operation(self.stem)
+        sizes = {"64": 8, "128": 16}
+        found = self.modifiers & set(sizes)
+        self.i.size = sizes[found.pop()] if found else 4
+        self._operation(self.stem, set(sizes))
         self._target(self.operands[0])
         match = _INDEXED_CONSTANT.fullmatch(self.operands[1])
         if not match:
@@ -272,6 +289,7 @@ class Decoder:
         special = {
             "IMAD": {"WIDE": "IMAD_WIDE", "HI": "IMAD_HI"},
             "LEA": {"HI": "LEA_HI"},
+            **{name: {"64": f"{name}_64"} for name in ("IADD", "SEL", "MOV")},
             "I2F": {"F64": "I2F_64"},
             "F2I": {"F64": "F2I_64"},
             "MUFU": {"RCP": "MUFU_RCP", "RCP64H": "MUFU_RCP64"},
@@ -279,7 +297,13 @@ class Decoder:
         for modifier in self.modifiers & set(special):
             self.modifiers.remove(modifier)
             return special[modifier]
-        same = {"VIADD": "IADD3", "I2FP": "I2F", "F2F": "F2F_64", "IMNMX": "VIMNMX"}
+        same = {
+            "VIADD": "IADD3",
+            "I2FP": "I2F",
+            "F2F": "F2F_64",
+            "IMNMX": "VIMNMX",
+            "IADD": "IADD3",
+        }
         return same.get(self.stem, self.stem)
 
     def _access(self) -> None:
@@ -300,13 +324,8 @@ class Decoder:
             self._target(self.operands[0])
         # The first has 64 bits where addresses have, the other one 32.
         first, other = (uniform, register) if is_short or not register else (register, uniform)
-        if is_load:
-            more = [other] if other else []
-        elif other:
-            raise SassError(f"operand {text!r}: expected one register")
-        else:
-            more = [self.operands[1]]
-        self._sources(0, [first or "RZ", *more])
+        stored = [] if is_load else [self.operands[1]]
+        self._sources(0, [first or "RZ", *stored, *([other] if other else [])])
 
     def _halves(self) -> None:
         """HFMA2 as it is used here: two constants of 16 bits.

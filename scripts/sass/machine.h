@@ -24,7 +24,7 @@ using s64 = int64_t;
 
 #define OPERATIONS(X)                                                                               \
   X(NOP) X(MOV) X(IMAD) X(IMAD_WIDE) X(IMAD_HI) X(IADD3) X(LEA) X(LEA_HI) X(LOP3) X(SHF) X(ISETP)   \
-  X(SEL) X(PRMT) X(SGXT) X(VIMNMX) X(VIMNMX3) X(VIADDMNMX) X(FLO) X(POPC) X(BREV) X(IABS) X(R2UR)   \
+  X(SEL) X(SEL_64) X(MOV_64) X(IADD_64) X(PRMT) X(SGXT) X(VIMNMX) X(VIMNMX3) X(VIADDMNMX) X(FLO) X(POPC) X(BREV) X(IABS) X(R2UR)   \
   X(P2R) X(R2P) X(PLOP3) X(CS2R) X(S2R) X(LD) X(ST) X(LDL) X(STL) X(LDS) X(STS) X(LDC) X(BRA)       \
   X(BRX) X(BRA_DIV) X(CALL) X(RET) X(EXIT) X(BSSY) X(BSYNC) X(BREAK) X(BMOV_GET) X(BMOV_SET)        \
   X(WARPSYNC) X(ENDCOLLECTIVE) X(VOTE) X(REDUX) X(SHFL) X(MATCH) X(BAR) X(FADD) X(FMUL) X(FFMA) X(FSEL)      \
@@ -37,7 +37,7 @@ const char kNames[] = OPERATIONS(NAME);
 
 #define FLAGS(X)                                                                                     \
   X(Unsigned) X(Carry) X(Extended) X(High) X(SignExtended) X(Wraps) X(Is64) X(ShiftAmount) X(IsOr)    \
-  X(Relu) X(Down) X(Up) X(Clears) X(Unordered) X(Left) X(Pairs16) X(IsXor)
+  X(Relu) X(Down) X(Up) X(Clears) X(Unordered) X(Left) X(Pairs16) X(IsXor) X(ToZero)
 #define BIT_NUMBER(name) k##name##Bit,
 enum FlagBit : u32 { FLAGS(BIT_NUMBER) };
 #define BIT(name) k##name = 1u << k##name##Bit,
@@ -48,7 +48,7 @@ enum Kind : u8 { kNothing, kRegister, kUniform, kImmediate, kConstant };
 
 struct Source {
   u8 kind, negated, inverted, absolute;
-  u32 value, bank;
+  u32 value, bank;  // Of an immediate of 64 bits, the lower and the upper ones.
 };
 
 struct Predicate {

@@ -47,14 +47,12 @@ class Memory : public Arithmetic {
       case ST: case STL: case STS: store(static_cast<Operation>(i.operation)); break;
       case LDC: {
         const Words index = source(0);
-        Longs values{};
-        for_each(mask_, [&](int l) {
-          std::memcpy(&values[l], program_.bank(i.table) + index[l] + i.offset, i.flags & kIs64 ? 8 : 4);
-        });
-        if (i.flags & kIs64) {
-          set(values);
-        } else {
-          set_words([&](int l) { return static_cast<u32>(values[l]); });
+        for (u32 k = 0; k < i.size / 4u; ++k) {
+          Words words{};
+          for_each(mask_, [&](int l) {
+            std::memcpy(&words[l], program_.bank(i.table) + index[l] + i.offset + 4 * k, 4);
+          });
+          set(i.target + k, words);
         }
         break;
       }
@@ -89,6 +87,13 @@ class Memory : public Arithmetic {
       for_all([&](int l) { found[l] = words[l] * i_->table; });
     }
     for_all([&](int l) { found[l] += static_cast<u64>(static_cast<s64>(i_->offset)); });
+    const u32 other = space == ST || space == STL || space == STS ? 2 : 1;
+    if (i_->n_sources <= other) return found;
+    const Source& more = i_->sources[other];
+    const Longs longs = pairs(more);
+    for_all([&](int l) {
+      found[l] += is_long && more.kind == kUniform ? longs[l] : static_cast<u32>(longs[l]);
+    });
     return found;
   }
 
@@ -101,13 +106,7 @@ class Memory : public Arithmetic {
   }
 
   Traffic load(Operation space) {
-    Longs from = addresses(space);
-    if (i_->n_sources > 1) {
-      const Source& more = i_->sources[1];
-      const bool is_long = space == LD && more.kind == kUniform;
-      const Longs longs = pairs(more);
-      for_all([&](int l) { from[l] += is_long ? longs[l] : static_cast<u32>(longs[l]); });
-    }
+    const Longs from = addresses(space);
     std::vector<u64> lines;
     for_each(mask_, [&](int l) {
       u32 words[4] = {0, 0, 0, 0};

@@ -1,4 +1,4 @@
-// Plays machine code of NVIDIA's GPUs (SASS of sm_75 to sm_90) on a CPU; `decoder.py` decodes it.
+// Plays machine code of NVIDIA's GPUs (SASS of sm_75 to sm_120) on a CPU; `decoder.py` decodes it.
 //
 // What an instruction does is taken from its name (CUDA Binary Utilities, chapter 4) and from trying
 // it out: kernels of this project that are played here give the same bytes as the CPU core.
@@ -13,8 +13,8 @@
 using namespace sass;
 
 template <class T>
-static void put(u8* constants, u32 at, T value) {
-  std::memcpy(constants + at, &value, sizeof(value));
+static void put(u8* constants, s32 at, T value) {
+  if (at >= 0) std::memcpy(constants + at, &value, sizeof(value));
 }
 
 extern "C" __attribute__((visibility("default"))) const char* sass_operations() { return kNames; }
@@ -29,16 +29,18 @@ static void play_block(std::vector<std::unique_ptr<Warp>>& warps) {
   }
 }
 
-// Plays a kernel, with so many lines of the first-level cache for each warp. For `seed` see `Warp`.
+// Plays a kernel, with so many lines of the first-level cache for each warp. `places` says where in the
+// constants it finds the threads of a block, the windows of shared and local memory, and its stack; -1 for
+// nowhere. For `seed` see `Warp`.
 extern "C" __attribute__((visibility("default"))) void sass_play(
     const Instruction* code, const u8* constants, const u8* tables, const u8* addresses, const u16* latencies,
-    Count* counts, s32 n_blocks, s32 n_threads, s32 n_shared, u32 cache_lines, u32 seed) {
+    Count* counts, const s32* places, s32 n_blocks, s32 n_threads, s32 n_shared, u32 cache_lines, u32 seed) {
   Program program{code, {}, tables, addresses, latencies, cache_lines, counts};
   std::memcpy(program.constants, constants, kConstants);
-  put(program.constants, 0x0, n_threads);
-  put(program.constants, 0x18, kShared);
-  put(program.constants, 0x20, kLocal);
-  put(program.constants, 0x28, kLocalBytes - 64);
+  put(program.constants, places[0], n_threads);
+  put(program.constants, places[1], kShared);
+  put(program.constants, places[2], kLocal);
+  put(program.constants, places[3], kLocalBytes - 64);
   for (s32 block = 0; block < n_blocks; ++block) {
     std::vector<u8> shared(static_cast<size_t>(n_shared) + 0x400);
     std::vector<std::unique_ptr<Warp>> warps;

@@ -11,6 +11,7 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -22,8 +23,25 @@ from scripts.sass.decoder import Decoder, SassError
 from scripts.sass.player import Instruction, load_player
 
 ARCHITECTURE = "sm_90"
-# Where a kernel's parameters begin in constant bank 0, of the architectures that are known here.
-PARAMETERS = {"sm_75": 0x160, "sm_80": 0x160, "sm_86": 0x160, ARCHITECTURE: 0x210}
+
+
+class Constants(NamedTuple):
+    """Where a kernel finds what it begins with in constant bank 0; -1 for nowhere."""
+
+    parameters: int
+    n_threads: int
+    shared: int
+    local: int
+    stack: int
+
+
+_AMPERE = Constants(0x160, 0x0, 0x18, 0x20, 0x28)
+# Of the architectures that are known here.
+ARCHITECTURES = {
+    **dict.fromkeys(("sm_75", "sm_80", "sm_86"), _AMPERE),
+    "sm_90": _AMPERE._replace(parameters=0x210, shared=-1),
+    **dict.fromkeys(("sm_100", "sm_120"), Constants(0x380, 0x360, -1, 0x2F8, 0x37C)),
+}
 
 # First-level cache of a multiprocessor, in KB, of which shared memory takes one of these parts.
 # Source: CUDA C++ Programming Guide, chapter "Compute Capabilities", 9.0, "Shared Memory"; a block
@@ -62,7 +80,7 @@ class Program:
     """The kernels of a file, decoded.
 
     Args:
-        cubin: The file, of code for one of `PARAMETERS`.
+        cubin: The file, of code for one of `ARCHITECTURES`.
 
     Attributes:
         code: By kernel: its instructions.
@@ -140,7 +158,7 @@ class SassKernels:
     """
 
     def __init__(self, game: Game, seed: int, n_warps: int, architecture: str):
-        self._seed, self._n_warps, self._parameters = seed, n_warps, PARAMETERS[architecture]
+        self._seed, self._n_warps, self._places = seed, n_warps, ARCHITECTURES[architecture]
         self.program = Program(build.cubin_path(build.defines(game), architecture))
         self.forget()
         self.sizes = build.sizes_of(self, torch.device("cpu"))
@@ -169,7 +187,7 @@ class SassKernels:
     ) -> None:
         """Plays a kernel."""
         constants = np.zeros(_CONSTANTS, np.uint8)
-        at = self._parameters
+        at, *places = self._places
         for argument in arguments:
             raw = np.frombuffer(argument.tobytes(), np.uint8)
             at = -(-at // len(raw)) * len(raw)
@@ -182,6 +200,7 @@ class SassKernels:
             self.program.addresses,
             player.latencies,
             self._counts[name],
+            np.array(places, np.int32),
         )
         pointers = (ctypes.c_void_p(array.ctypes.data) for array in arrays)
         shape = n_blocks, n_threads, n_shared, _cache_lines(n_threads, n_shared, self._n_warps)
@@ -198,7 +217,7 @@ def played(
         seed: If not 0, threads of a warp that have parted take turns at random, so that it shows
             where one of them relies on what another has done; counts mean less then.
         n_warps: How many share the first-level cache of a multiprocessor.
-        architecture: One of `PARAMETERS`; what is counted is a model of the H100's alone.
+        architecture: One of `ARCHITECTURES`; what is counted is a model of the H100's alone.
     """
     found: dict[tuple[str, ...], SassKernels] = {}
 

@@ -60,6 +60,14 @@ class Registers {
     return longs;
   }
 
+  Longs longs(const Source& s) const {
+    Longs found = pairs(s);
+    if (s.kind == kImmediate) for_all([&](int l) { found[l] = static_cast<u64>(s.bank) << 32 | s.value; });
+    if (s.inverted) for_all([&](int l) { found[l] = ~found[l]; });
+    if (s.negated) for_all([&](int l) { found[l] = -found[l]; });
+    return found;
+  }
+
   Words floats(const Source& s) const {
     Words words = raw(s);
     if (s.absolute) for_all([&](int l) { words[l] &= 0x7fffffff; });

@@ -16,6 +16,7 @@ pytest.importorskip("cupy")
 from scripts import sass  # noqa: E402
 from scripts.sass import programs  # noqa: E402
 from scripts.sass.decoder import Decoder  # noqa: E402
+from tests.envs.atari.test_kernels import CASES as kernel_cases  # noqa: E402, N811
 
 N_ENVS = 32
 
@@ -26,7 +27,9 @@ FAST = [("pong", 0, 1, "sm_90"), ("pong", 0, 1, "sm_75")]
 SLOW = [("pong", 1, 5, "sm_90"), ("ms_pacman", 2, 1, "sm_90"), ("klax", 2, 1, "sm_90")]
 SLOW += [("pitfall2", 2, 1, "sm_90"), ("pong", 3, 5, "sm_75"), ("ms_pacman", 3, 1, "sm_75")]
 SLOW += [("klax", 3, 1, "sm_80"), ("pitfall2", 3, 1, "sm_86")]
+SLOW += [("ms_pacman", 3, 1, "sm_100"), ("pong", 3, 1, "sm_120"), ("klax", 3, 1, "sm_120")]
 CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
+ARCHITECTURES = {architecture for *_, architecture in [*FAST, *SLOW]}
 # A reset would be most of the fast cases' time. Emulated, as one game's is, it takes minutes.
 WITHOUT_RESET = {("pong", 1), ("pitfall2", 1)}
 
@@ -62,6 +65,10 @@ def test_machine_code_does_what_the_cpu_core_does(
     assert threads <= 32 * slots
     assert cycles >= slots
     assert 0 < misses < slots
+
+
+def test_every_architecture_is_played() -> None:
+    assert set(kernel_cases.values()) == ARCHITECTURES == set(programs.ARCHITECTURES)
 
 
 # space_war has its stack in the TIA. The last one's resets are known, also with sticky actions.
