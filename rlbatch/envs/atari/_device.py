@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import enum
-import hashlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -193,16 +192,17 @@ class DeviceBatch(Batch):
         """Returns `KnownStates` of a game. Of states that show the same, one has the pictures."""
         game = self._place_of(number)
         n_bytes = self._kernels[0].sizes["State"]
-        states, digests = [np.empty((0, n_bytes), np.uint8)], []
+        states, shown = [np.empty((0, n_bytes), np.uint8)], list[int]()
+        first_of: dict[bytes, int] = {}  # Of what states show: the first of these.
         for numbers in _in_parts(range(host.known_resets(game).n_states)):
             rows = host.known_states(game, numbers)
             states.append(rows[:, :n_bytes].copy())
-            digests += [hashlib.sha256(row[n_bytes:]).digest() for row in rows]
-        state_of = dict(zip(digests, range(len(digests)), strict=True))
-        pictures = self._known_pictures(number, host, list(state_of.values()), tensors)
-        ends = np.cumsum([0, *map(len, pictures)])
-        place_of = dict(zip(state_of, ends, strict=False))
-        places = [place_of[digest] for digest in digests]
+            for state, row in zip(numbers, rows, strict=True):
+                shown.append(first_of.setdefault(row[n_bytes:].tobytes(), state))
+        firsts = list(first_of.values())
+        pictures = self._known_pictures(number, host, firsts, tensors)
+        place_of = dict(zip(firsts, np.cumsum([0, *map(len, pictures)]), strict=False))
+        places = [place_of[state] for state in shown]
         return {
             "known_states": self.uploaded(np.concatenate(states)),
             "known_pictures": self.uploaded(np.frombuffer(b"".join(pictures), np.uint8)),
