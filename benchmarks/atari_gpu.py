@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import dataclasses
 import functools
 import math
 import os
@@ -89,7 +90,7 @@ class Config:
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
-    """Which games in every use, and with several numbers of environments."""
+    """Which games in every use, and with several numbers of environments; `all` for `games`."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
     start_games: tuple[str, ...] = ("pong", "solaris")
@@ -382,6 +383,8 @@ def main(config: Config) -> None:
     Raises:
         SystemExit: Something could not be measured.
     """
+    if config.sweep_games == ("all",):
+        config = dataclasses.replace(config, sweep_games=config.games)
     report = Report("atari_gpu", ["use", "game", "environments", "frames/s"], config.device)
     cases = cases_of(config)
     figures: dict[Case, float] = {}

@@ -11,6 +11,8 @@
 # no step goes on, so that the report of what was done is there. Before the first step that plays
 # all games their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME
 # holds them.
+# The benchmarks measure all games with observations, and four of them in every use and number of
+# environments; "atari_gpu --parts sweep --sweep-games all" does that with all of them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
