@@ -95,7 +95,7 @@ def check_driver() -> Finding:
             for i, (major, minor) in zip(numbers, able, strict=True)
         ]
         found = "; ".join([*names, f"driver {driver or 'of unknown version'}"])
-        return Finding(min(able) >= _OLDEST_GPU, found, "a GPU of compute capability 7.5 or newer")
+        return Finding(max(able) >= _OLDEST_GPU, found, "a GPU of compute capability 7.5 or newer")
     if driver and torch.version.cuda is None:
         found = f"driver {driver}, but this PyTorch is for the CPU"
         return Finding(False, found, "pip install --force-reinstall torch; see pytorch.org")

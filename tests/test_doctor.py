@@ -153,19 +153,21 @@ def test_no_gpu(monkeypatch, tmp_path, driver, cuda, is_fine, found) -> None:
         assert doctor.check_driver().is_fine is None
 
 
-@pytest.mark.parametrize(("capability", "is_fine"), [((7, 0), False), ((7, 5), True)])
-def test_a_gpu_is_told_with_what_it_can_do(monkeypatch, tmp_path, capability, is_fine) -> None:
+@pytest.mark.parametrize(
+    ("able", "is_fine"),
+    [([(9, 0), (7, 5)], True), ([(7, 0), (7, 5)], True), ([(7, 0), (6, 1)], False)],
+)
+def test_gpus_are_told_with_what_they_can_do(monkeypatch, tmp_path, able, is_fine) -> None:
     (tmp_path / "version").write_text(VERSION)
     monkeypatch.setattr(doctor, "_DRIVER_FILE", tmp_path / "version")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: ((9, 0), capability)[i])
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: able[i])
     finding = doctor.check_driver()
-    major, minor = capability
     assert finding.found == (
-        "GPU 0, compute capability 9.0; "
-        f"GPU 1, compute capability {major}.{minor}; driver 580.159.04"
+        f"GPU 0, compute capability {able[0][0]}.{able[0][1]}; "
+        f"GPU 1, compute capability {able[1][0]}.{able[1][1]}; driver 580.159.04"
     )
     assert finding.is_fine is is_fine
     assert "7.5" in finding.remedy
