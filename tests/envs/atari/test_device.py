@@ -415,16 +415,11 @@ def test_an_acquisition_leaves_the_host_alone(make: MakeEnv, leave_alone: LeaveA
     assert found.trajectories["_observation/done"].any()
 
 
-# PyTorch before 2.13 does, in every plain use.
-PROFILER_WARNS = pytest.mark.filterwarnings("ignore:.*Profiler clears events")
-
-
 def acts(env: AtariEnv) -> DictTensor:
     return DictTensor({"action": torch.zeros(env.n_envs(), dtype=torch.int64, device=env.device)})
 
 
 @pytest.mark.gpu
-@PROFILER_WARNS
 def test_a_step_neither_waits_nor_copies() -> None:
     env = AtariEnv("breakout", 256, device="cuda", seed=0, max_num_frames_per_episode=40)
     env.reset()
@@ -448,7 +443,6 @@ def test_a_step_neither_waits_nor_copies() -> None:
 
 
 @pytest.mark.gpu
-@PROFILER_WARNS
 def test_an_acquisition_stays_on_the_gpu() -> None:
     def create_env(n_envs: int, seed: int) -> AtariEnv:
         return AtariEnv("pong", n_envs, device="cuda", seed=seed)
