@@ -71,6 +71,7 @@ class GymEnv(VecEnv):
         seed: int | Sequence[int] | None = None,
     ):
         self._backend = backend(gym_env, seed)
+        self.resets_late = self.autoreset and self._backend.resets_late
         self.observation_space = self._backend.observation_space
         self.action_space = self._backend.action_space
         self._action_leaves = self._backend.action_leaves
@@ -209,11 +210,6 @@ class GymEnvInf(GymEnv):
     """
 
     autoreset = True
-
-    @property
-    def resets_late(self) -> bool:  # type: ignore[override]
-        """Whether this is a vector environment in the mode `NEXT_STEP`."""
-        return self._backend.resets_late
 
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `GymEnv.reset`."""

@@ -188,11 +188,10 @@ class ToGymnasium(VectorEnv):
         return assemble(self.single_observation_space, parts)
 
     def _infos(self, observation: DictTensor) -> dict[str, Any]:
-        frames = set(self._observation_keys)
         return {
             key: self._out(tensor)
             for key, tensor in observation.items()
-            if key not in frames and key.split("/")[0] not in _NOT_IN_INFOS
+            if key not in self._observation_keys and key.split("/")[0] not in _NOT_IN_INFOS
         }
 
 
