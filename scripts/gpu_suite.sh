@@ -2,17 +2,16 @@
 # Runs everything that needs a GPU, in a plain checkout: all Atari games beside the native library,
 # the gpu tests, the sanitizers on a few games, the benchmarks, a profile, and A2C in Pong.
 #
-#   OUT=gpu_results STEP_LIMIT_S=560 BUDGET_S=100000 ONLY=. LEARN=pong_0 PYTHON=python3 \
+#   OUT=gpu_results STEP_LIMIT_S=7200 BUDGET_S=100000 ONLY=. SWEEP=all LEARN=pong_0 PYTHON=python3 \
 #       bash scripts/gpu_suite.sh [BENCHMARK ...]
 #
 # ONLY is a pattern: the steps whose names fit are run, so that a machine that is at hand for
 # minutes can do a part. LEARN is another, of the trainings: `.` for all seven, of five games, which
-# it is where there is an ONLY. What checks runs side by side, what measures alone. After BUDGET_S
-# no step goes on, so that the report of what was done is there. Before the first step that plays
-# all games their kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME
-# holds them.
-# The benchmarks measure all games with observations, and four of them in every use and number of
-# environments; "atari_gpu --parts sweep --sweep-games all" does that with all of them.
+# it is where there is an ONLY. SWEEP names the games that are measured in every use and number of
+# environments, which takes most of the time: "pong breakout" for two. All games are measured with
+# observations. What checks runs side by side, what measures alone. After BUDGET_S no step goes on,
+# so that the report of what was done is there. Before the first step that plays all games their
+# kernels are compiled, for minutes, unless the folder rlbatch in XDG_CACHE_HOME holds them.
 # RLBATCH_COMMIT names the commit where the checkout comes without its history. Uses what is
 # installed, installs nothing. Leaves in $OUT:
 #   suite.json      commit, device, versions, and per step its exit code and seconds; written
@@ -27,13 +26,13 @@ cd "$(dirname "$0")/.."
 
 OUT=${OUT:-gpu_results}
 PYTHON=${PYTHON:-python3}
-STEP_LIMIT_S=${STEP_LIMIT_S:-560}
+STEP_LIMIT_S=${STEP_LIMIT_S:-7200}
 BUDGET_S=${BUDGET_S:-100000}
 LEARN=${LEARN:-${ONLY:+.}}
 LEARN=${LEARN:-pong_0}
 ONLY=${ONLY:-.}
 benchmarks=("$@")
-[ $# -gt 0 ] || benchmarks=("atari_gpu --parts games" "atari_gpu --parts sweep kernels cpu" acquisition
+[ $# -gt 0 ] || benchmarks=("atari_gpu --sweep-games ${SWEEP:-all}" acquisition
     "a2c_atari --n-envs 256 --n-threads $(nproc) --rounds 3" dicttensor)
 
 "$PYTHON" - <<'END' || exit 2
@@ -132,12 +131,19 @@ check() { # NAME TOOL OPTION... -- GAME...: runs a checker, of kernels that the 
         --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 --n-steps 1 \
         --games "${@:2}"
 }
-for part in 1 2; do
-    compile_before gpu_equality_$part
+for name in gpu_equality_1 gpu_equality_2 gpu_tests; do
+    compile_before $name
 done
 for part in 1 2; do  # In two processes, each of which has one interpreter for all its threads.
     beside step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2
 done
+# Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
+# game, as gpu_equality does for longer. Few at a time, where pytest-xdist is at hand: others use the GPU, too.
+side_by_side=()
+"$PYTHON" -c "import xdist" 2>/dev/null && side_by_side=(-p xdist.plugin -n 4)
+beside step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
+    --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
+    --junit-xml="$OUT/gpu_tests.xml"
 for n in 5000 40000; do  # In warps that are not full, and in full ones.
     beside step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
         --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
@@ -152,15 +158,6 @@ beside check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns
 # environments, which share a program. tests/envs/atari/test_sanitizers.py watches more, on a host.
 beside check racecheck_step racecheck --kernel-name kns=rlb_step -- pong --n-envs 33 --frameskip 1
 wait
-compile_before gpu_tests
-# Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
-# game, as gpu_equality has done for longer.
-# Side by side, where pytest-xdist is at hand. A GPU is one process's at a time, so that few are enough.
-side_by_side=()
-"$PYTHON" -c "import xdist" 2>/dev/null && side_by_side=(-p xdist.plugin -n 6)
-step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
-    --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
-    -o "faulthandler_timeout=$((STEP_LIMIT_S / 2))" --junit-xml="$OUT/gpu_tests.xml"
 # The first figure is how many of a warp's 32 threads work at a time.
 metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
 metrics+=,smsp__inst_executed.sum,smsp__issue_active.avg.pct_of_peak_sustained_active
