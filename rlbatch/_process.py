@@ -27,6 +27,7 @@ from rlbatch._worker import (
     Command,
     Done,
     Failure,
+    Imported,
     NeedSlots,
     Ready,
     Recipe,
@@ -46,7 +47,8 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 
     Args:
         connection: To the parent.
-        dump_descriptor: Of a file; a signal makes the process write its stacks there.
+        dump_descriptor: Of a file; a signal makes the process write its stacks there, and so does
+            a crash.
         lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
@@ -58,6 +60,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     is_parent_gone = False
     try:
         recipe = _load_recipe(_received(connection))
+        _send(connection, Imported())
         recipe.torch_settings.apply()
         seed_generators(recipe.seeds.generators)
         torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
@@ -93,6 +96,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 
 
 def _set_signals(dump_descriptor: int) -> None:
+    faulthandler.enable(file=dump_descriptor)
     faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
     signal.signal(INTERRUPT, _give_up)
     # A terminal may stop what prints in the background.

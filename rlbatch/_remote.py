@@ -4,7 +4,7 @@ NOTE [ worker shutdown ]
 
     parent                                        child
     RemoteWorker  --- commands, one at a time --> _process.main
-                  <-- Ready, NeedSlots, Done, Failure ---
+                  <-- Imported, Ready, NeedSlots, Done, Failure ---
 
 A worker is a plain `subprocess`, not a `multiprocessing.Process`: it does not import the caller's
 `__main__` again (so a script needs no guard), and it may have children of its own. What it is
@@ -50,7 +50,7 @@ import torch
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._slots import nameless_file
-from rlbatch._worker import Command, Failure, Recipe, Slots
+from rlbatch._worker import Command, Failure, Imported, Recipe, Slots
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 _SEND_TIMEOUT_S = 60
@@ -169,6 +169,7 @@ class RemoteWorker:
             if self.connection.poll():
                 self._was_read = True
                 message = self.connection.recv()
+                self._was_read = not isinstance(message, Imported)  # After which Ready comes.
                 if isinstance(message, Failure):
                     raise self._failure(message)
                 return message
@@ -258,11 +259,24 @@ class RemoteWorker:
             how = (
                 f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
             )
-        return self._error(f"expected an answer, but it {how}{_HINTS.get(how, '')}")
+        what = f"expected an answer, but it {how}{_HINTS.get(how, '')}"
+        return self._error(what, self._stacks_of_crash())
 
-    def _error(self, what: str) -> WorkerError:
-        where = f"worker {self.number} (process {self._process.pid}), {self.command.value}"
-        return WorkerError(f"{where}: {what}", self.number, self.command.value)
+    def _stacks_of_crash(self) -> str:
+        # What comes before was asked for while the worker lived.
+        _, crash, stacks = self.stacks().partition("Fatal Python error: ")
+        return crash + stacks
+
+    def _error(self, what: str, stacks: str = "") -> WorkerError:
+        return WorkerError(
+            f"{self}, {self.command.value}: {what}{_paragraph(stacks)}",
+            self.number,
+            self.command.value,
+            child_traceback=stacks,
+        )
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (process {self._process.pid})"
 
 
 _HINTS = {
@@ -311,7 +325,14 @@ def stacks_of(workers: list[RemoteWorker]) -> str:
     for worker in workers:
         worker.dump_stacks()
     time.sleep(_DUMP_WAIT_S)
-    return "\n".join(worker.stacks() for worker in workers)
+    return "\n".join(f"{worker}:\n{worker.stacks() or _NO_STACKS}" for worker in workers)
+
+
+_NO_STACKS = "no stacks; it is stopped, or still importing what it needs\n"
+
+
+def _paragraph(text: str) -> str:
+    return f"\n\n{text}" if text else ""
 
 
 def timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
@@ -319,7 +340,7 @@ def timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
     names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
     stacks = stacks_of(workers) if timeout else ""
     return WorkerTimeoutError(
-        f"workers {names}: expected an answer within {timeout} s, got none\n\n{stacks}",
+        f"workers {names}: expected an answer within {timeout} s, got none{_paragraph(stacks)}",
         workers[0].number,
         workers[0].command.value,
         child_traceback=stacks,

@@ -121,6 +121,10 @@ class Recipe(NamedTuple):
     torch_settings: TorchSettings
 
 
+class Imported(NamedTuple):
+    """A worker in a process of its own has what it needs; it makes environments and agent next."""
+
+
 class Ready(NamedTuple):
     """A worker's environments and agent exist."""
 

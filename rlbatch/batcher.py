@@ -49,6 +49,7 @@ from rlbatch.seeding import worker_seeds
 _LIVENESS_S = 0.25
 # How long environments and agents may take to close, such as one that writes a video.
 _CLOSE_TIMEOUT_S = 60.0
+_IMPORT_TIMEOUT_S = 60.0  # At least, where `timeout` is less.
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
 _P = ParamSpec("_P")
@@ -127,7 +128,8 @@ class RL_Batcher:
         info_device: Where agents find `agent_info`.
         num_threads: Of torch in each process; 0 processes use the caller's.
         timeout: How long a worker may stay without an answer, in seconds, before the batcher
-            takes it for stuck. None waits as long as the process lives.
+            takes it for stuck; at least a minute for what it imports when it starts. None waits as
+            long as the process lives.
 
     Raises:
         TypeError: `create_env` or `create_agent` is no function, or returns something else, an
@@ -238,6 +240,8 @@ class RL_Batcher:
                 self._workers.append(RemoteWorker(recipe, number))
             for worker in self._workers:  # Now that all are starting.
                 worker.start()
+            limit = self._timeout
+            self._gather(None if limit is None else max(limit, _IMPORT_TIMEOUT_S))
         ready: list[Ready] = self._gather(self._timeout)
         n_envs = [worker.n_envs for worker in ready]
         if len(set(n_envs)) > 1:  # They would be given seeds that repeat.

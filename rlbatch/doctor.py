@@ -2,7 +2,7 @@
 
     python -m rlbatch.doctor
 
-Exits with 0 if Atari games run on the CPU, and on the GPU if there is one; else with 1.
+Exits with 0 if Atari games run on the CPU, and on a GPU if there is one; else with 1.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from rlbatch.envs.atari.roms import RomError, RomNotFoundError, read_rom, rom_fo
 from rlbatch.errors import as_device
 
 _CUDA_EXTRA = "pip install 'rlbatch[cuda13]'; with a driver for CUDA 12, 'rlbatch[cuda12]'"
-_OLDEST_GPU = 7, 5  # Turing. Older ones are compiled for by no NVRTC of CUDA 13.
 _CUDA_FOLDER = "/usr/local/cuda"
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
@@ -95,7 +94,8 @@ def check_driver() -> Finding:
             for i, (major, minor) in zip(numbers, able, strict=True)
         ]
         found = "; ".join([*names, f"driver {driver or 'of unknown version'}"])
-        return Finding(max(able) >= _OLDEST_GPU, found, "a GPU of compute capability 7.5 or newer")
+        remedy = "a GPU of compute capability 7.5 or newer"
+        return Finding(max(able) >= build.OLDEST_GPU, found, remedy)
     if driver and torch.version.cuda is None:
         found = f"driver {driver}, but this PyTorch is for the CPU"
         return Finding(False, found, "pip install --force-reinstall torch; see pytorch.org")
@@ -138,10 +138,10 @@ def check_cupy() -> Finding:
 
 def check_compiler() -> Finding:
     """NVRTC, and whether it compiles the kernels for this GPU; for an H100 where there is none."""
-    architecture = "sm_90"
+    gpu, architecture = _gpu(), "sm_90"
     try:
-        if torch.cuda.is_available():
-            architecture = build.architecture_of(as_device("cuda"))
+        if gpu:
+            architecture = build.architecture_of(gpu)
         path = build.cubin_path(build.defines(find_game("pong")), architecture)
     except build.ArchitectureError as error:
         return Finding(False, str(error), build.NEWER_NVRTC)
@@ -152,13 +152,26 @@ def check_compiler() -> Finding:
 
 def check_kernels() -> Finding:
     """Whether the kernels start on this GPU: its driver may be older than CuPy's CUDA."""
-    if not torch.cuda.is_available():
-        return Finding(None, "not started: there is no GPU")
+    gpu = _gpu()
+    if not gpu:
+        return Finding(None, "not started: there is no GPU for them")
     try:
-        build.device_kernels([find_game("pong")], as_device("cuda"))
+        build.device_kernels([find_game("pong")], gpu)
+    except build.ArchitectureError as error:
+        return Finding(False, str(error), build.NEWER_NVRTC)
     except build.BuildError as error:
         return Finding(False, str(error), _remedy(error, _CUDA_EXTRA))
-    return Finding(True, "they start")
+    return Finding(True, f"they start on {gpu}, {torch.cuda.get_device_name(gpu)}")
+
+
+def _gpu() -> torch.device | None:
+    """Returns the first GPU that the kernels are made for; None without one."""
+    if not torch.cuda.is_available():
+        return None
+    gpus = (as_device(number) for number in range(torch.cuda.device_count()))
+    return next(
+        (gpu for gpu in gpus if torch.cuda.get_device_capability(gpu) >= build.OLDEST_GPU), None
+    )
 
 
 def check_extras() -> Finding:
@@ -215,7 +228,7 @@ def _remedy(error: build.BuildError, usual: str) -> str:
 
 def _needed() -> bool | None:
     # What a GPU needs is missing only where there is one.
-    return False if torch.cuda.is_available() else None
+    return False if _gpu() else None
 
 
 def _version(name: str) -> str | None:

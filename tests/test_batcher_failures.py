@@ -3,6 +3,7 @@
 Every test is held to the five seconds, and to leaving no process, by `nothing_left`.
 """
 
+import ctypes
 import os
 import re
 import signal
@@ -175,6 +176,10 @@ class Heavy(CountingAgent):
         self.weights = weights
 
 
+def hang(seed):
+    time.sleep(1000)
+
+
 def sleeping(seed):
     return Sleeper([9, 9], seed=seed)
 
@@ -192,6 +197,31 @@ def test_a_worker_is_killed_while_it_works(number):
     with pytest.raises(WorkerError, match=f"worker 1 .*execute.*killed by {number.name}"), Timer():
         batcher.get()
     assert_unusable(batcher)
+
+
+def test_a_crash_in_native_code_is_reported_with_its_stack():
+    class Crashing(CountingEnv):
+        def step(self, action):
+            ctypes.string_at(0)
+
+    batcher = make_batcher(1, create_env=lambda seed: Crashing([9]), env_args={})
+    with pytest.raises(WorkerError, match=r"killed by SIGSEGV\n\nFatal .* fault") as caught, Timer():
+        acquire(batcher)
+    assert "test_batcher_failures.py" in caught.value.child_traceback
+    assert " in step\n" in str(caught.value)
+    assert_unusable(batcher)
+
+
+def test_a_kill_shows_no_stacks_of_before():
+    batcher = make_batcher(1, create_env=sleeping, env_args={})
+    batcher.reset()
+    batcher.execute()
+    with pytest.raises(WorkerTimeoutError):
+        batcher.get(timeout=0.1)
+    os.kill(worker_pids(batcher)[0], signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"runs out\)$") as caught:
+        batcher.get()
+    assert caught.value.child_traceback == ""
 
 
 @pytest.mark.parametrize(
@@ -278,18 +308,36 @@ def test_a_worker_that_hangs_in_reset_is_given_up():
         def reset(self, env_info=None):
             time.sleep(1000)
 
-    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={})
-    batcher._timeout = 1.0  # From here on: a worker takes longer than this to start.
+    # A worker takes longer than this to import what it needs, which is none of its answers.
+    batcher = make_batcher(1, create_env=lambda seed: Hanging([1]), env_args={}, timeout=0.5)
     with pytest.raises(WorkerTimeoutError, match="workers 0 .reset."), Timer():
         batcher.reset()
     assert_unusable(batcher)
 
 
+def test_an_environment_that_hangs_while_it_is_made_is_given_up():
+    with (
+        pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.*within 0\.3 s(.|\n)*in hang\n"),
+        Timer(),
+    ):
+        make_batcher(1, create_env=hang, env_args={}, timeout=0.3)
+
+
+def test_a_worker_that_imports_for_ever_is_given_up(monkeypatch):
+    monkeypatch.setattr("rlbatch.batcher._IMPORT_TIMEOUT_S", 0.01)
+    with (
+        pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.*\n\nworker 0 .*:\nno stacks"),
+        Timer(),
+    ):
+        make_batcher(1, timeout=0.0)
+
+
 def test_a_stopped_worker_does_not_keep_close_waiting():
-    batcher = make_batcher(1, create_env=sleeping, env_args={})
-    os.kill(worker_pids(batcher)[0], signal.SIGSTOP)
-    batcher._timeout = 1.0
-    with pytest.raises(WorkerTimeoutError), Timer():
+    batcher = make_batcher(1, create_env=sleeping, env_args={}, timeout=1.0)
+    (pid,) = worker_pids(batcher)
+    os.kill(pid, signal.SIGSTOP)
+    stopped = rf"workers 0 .close.(.|\n)*worker 0 .process {pid}.:\nno stacks; it is stopped"
+    with pytest.raises(WorkerTimeoutError, match=stopped), Timer():
         batcher.close()
     batcher.close()
 

@@ -3,6 +3,7 @@
 import contextlib
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from rlbatch import doctor
 from rlbatch.envs.atari import build
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import rom_folder
+from rlbatch.errors import as_device
 
 pytest.importorskip("ale_py")
 
@@ -43,15 +45,26 @@ def test_it_names_what_is_missing_and_the_remedy() -> None:
     assert result.returncode == int(torch.cuda.is_available())
 
 
+@pytest.fixture
+def have_gpus(monkeypatch) -> Callable[..., None]:
+    """Lets PyTorch tell of GPUs with these compute capabilities."""
+
+    def have(*able: tuple[int, int]) -> None:
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: bool(able))
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(able))
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {as_device(i).index}")
+        capability = lambda i: able[as_device(i).index]  # noqa: E731
+        monkeypatch.setattr(torch.cuda, "get_device_capability", capability)
+        monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+
+    return have
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
-def test_a_driver_that_is_too_old_for_the_kernels(monkeypatch, capsys) -> None:
+def test_a_driver_that_is_too_old_for_the_kernels(have_gpus, capsys) -> None:
     """PyTorch may have a GPU, as its CUDA is older, where kernels do not start."""
     pytest.importorskip("cupy")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: "H100")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    have_gpus((9, 0))
     assert doctor.main() == 1
     printed = capsys.readouterr().out
     assert "GPU compiler   ok" in printed
@@ -94,12 +107,14 @@ def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> N
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_what_a_gpu_needs_is_missing_only_where_there_is_one(monkeypatch, is_there) -> None:
+def test_what_a_gpu_needs_is_missing_only_where_there_is_one(
+    monkeypatch, have_gpus, is_there
+) -> None:
     def missing() -> None:
         raise build.BuildError("no CuPy")
 
     monkeypatch.setattr(build, "import_cupy", missing)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: is_there)
+    have_gpus(*[(9, 0)] * is_there)
     assert doctor.check_cupy().is_fine is (False if is_there else None)
 
 
@@ -157,13 +172,12 @@ def test_no_gpu(monkeypatch, tmp_path, driver, cuda, is_fine, found) -> None:
     ("able", "is_fine"),
     [([(9, 0), (7, 5)], True), ([(7, 0), (7, 5)], True), ([(7, 0), (6, 1)], False)],
 )
-def test_gpus_are_told_with_what_they_can_do(monkeypatch, tmp_path, able, is_fine) -> None:
+def test_gpus_are_told_with_what_they_can_do(
+    monkeypatch, tmp_path, have_gpus, able, is_fine
+) -> None:
     (tmp_path / "version").write_text(VERSION)
     monkeypatch.setattr(doctor, "_DRIVER_FILE", tmp_path / "version")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda i: f"GPU {i}")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda i: able[i])
+    have_gpus(*able)
     finding = doctor.check_driver()
     assert finding.found == (
         f"GPU 0, compute capability {able[0][0]}.{able[0][1]}; "
@@ -173,10 +187,29 @@ def test_gpus_are_told_with_what_they_can_do(monkeypatch, tmp_path, able, is_fin
     assert "7.5" in finding.remedy
 
 
-def test_a_compiler_that_does_not_know_the_gpu(monkeypatch) -> None:
+def test_one_gpu_that_is_new_enough_is_the_one_that_is_tried(monkeypatch, have_gpus) -> None:
     pytest.importorskip("cupy")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (99, 0))
+    have_gpus((6, 1), (9, 0))
+    tried = []
+    monkeypatch.setattr(build, "device_kernels", lambda games, device: tried.append(device))
+    assert doctor.check_compiler().found.startswith("sm_90: ")
+    finding = doctor.check_kernels()
+    assert finding.is_fine
+    assert finding.found == "they start on cuda:1, GPU 1"
+    assert tried == [torch.device("cuda:1")]
+
+
+def test_a_gpu_that_is_too_old_lacks_nothing_else(monkeypatch, have_gpus, capsys) -> None:
+    have_gpus((7, 0))
+    assert doctor.main() == 1
+    printed = capsys.readouterr().out
+    assert printed.count("MISSING") == 1
+    assert "GPU            MISSING  GPU 0, compute capability 7.0" in printed
+
+
+def test_a_compiler_that_does_not_know_the_gpu(have_gpus) -> None:
+    pytest.importorskip("cupy")
+    have_gpus((99, 0))
     finding = doctor.check_compiler()
     assert finding.is_fine is False
     assert "compute capability 99.0" in finding.found

@@ -79,7 +79,7 @@ class CacheError(BuildError):
 
 
 class ArchitectureError(BuildError):
-    """The compiler knows no code for a GPU; the message says how to get a newer one."""
+    """A GPU is too old, or the compiler knows no code for it; the message says what is needed."""
 
 
 def host_library() -> Path:
@@ -262,6 +262,7 @@ _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 # The last one for what bears no mark in `native/`: constructors, operators, lambdas.
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
+OLDEST_GPU = 7, 5  # Turing. In older ones the threads of a warp do not run independently.
 NEWER_NVRTC = "pip install -U nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12, for an older driver)"
 
 # At once; each takes about 300 MB.
@@ -379,10 +380,15 @@ def architecture_of(device: torch.device) -> str:
     Guide 13.0, section "Binary Compatibility".
 
     Raises:
-        ArchitectureError: NVRTC is too old or too new for this GPU.
+        ArchitectureError: The GPU is too old, or NVRTC is too old or too new for it.
         BuildError: CuPy or NVRTC is missing.
     """
     major, minor = torch.cuda.get_device_capability(device)
+    if (major, minor) < OLDEST_GPU:
+        raise ArchitectureError(
+            f"AtariEnv on CUDA: expected a GPU of compute capability 7.5 or newer, got {device}, "
+            f"of {major}.{minor}"
+        )
     version, known = _nvrtc()
     able = [number for number in known if number // 10 == major and number % 10 <= minor]
     if not able:

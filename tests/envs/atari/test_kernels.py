@@ -10,8 +10,11 @@ import locale
 import struct
 import subprocess
 import sys
-from collections.abc import Sequence
+import types
+from collections.abc import Iterator, Sequence
+from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,11 +108,11 @@ def compile_with(nvrtc: ctypes.CDLL, source: bytes, flags: Sequence[str]) -> tup
     return result, log.value.decode()
 
 
-def test_the_oldest_compiler_takes_the_source_too() -> None:
-    """As far as PTX: what a compiler makes of that is not about the source."""
+def test_the_oldest_compiler_makes_code_of_the_source_too() -> None:
+    """Not PTX alone, which may call what the compiler has not got."""
     source = (build.NATIVE / "device.cu").read_bytes()
     flags = [*build.CUDA_FLAGS, *build.defines(find_game("pitfall2"))]
-    flags += ["--gpu-architecture=compute_75", f"--include-path={build.NATIVE}"]
+    flags += ["--gpu-architecture=sm_75", f"--include-path={build.NATIVE}"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # It changes its thread's locale.
         result, log = pool.submit(compile_with, oldest_nvrtc(), source, flags).result()
     assert result == 0, log
@@ -146,7 +149,7 @@ def test_kernels_that_do_not_start_are_an_error(monkeypatch) -> None:
         build._CudaKernels(path, torch.device("cuda:0"))
 
 
-def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None:
+def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch, caplog) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     made = []
 
@@ -164,6 +167,9 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch) -> None
     assert len(set(paths)) == len(made) == 3
     assert build.cubin_path(pong, "sm_90") == paths[0]
     assert len(made) == 3
+    lines = [record.message for record in caplog.records]  # One for each that was compiled.
+    assert [line.split(", once, to ")[1] for line in lines] == [str(path) for path in paths]
+    assert lines[1].startswith("compiling Atari kernels for sm_80")
     assert [path.read_bytes() for path in paths] == [b"code"] * 3
     (tmp_path / "native").mkdir()
     for path in build.NATIVE.glob("*.*"):
@@ -187,12 +193,69 @@ def test_a_gpu_that_the_compiler_does_not_know_gets_the_code_of_its_generation(
     assert build.architecture_of(torch.device("cuda:0")) == architecture
 
 
-@pytest.mark.parametrize("capability", [(7, 0), (99, 0)])
-def test_a_gpu_of_another_generation_is_named(monkeypatch, capability: tuple[int, int]) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    expected = rf"capability {capability[0]}\.0 of cuda:1, got NVRTC 13\.\d, .* 7\.5, 8\.0,"
-    with pytest.raises(build.BuildError, match=expected):
+def test_a_gpu_of_another_generation_is_named(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (99, 0))
+    expected = r"capability 99\.0 of cuda:1, got NVRTC 13\.\d, .* 7\.5, 8\.0,"
+    with pytest.raises(build.ArchitectureError, match=expected):
         build.architecture_of(torch.device("cuda:1"))
+
+
+def test_a_gpu_that_is_too_old_is_refused_by_compilers_that_know_it_as_well(monkeypatch) -> None:
+    monkeypatch.setattr(build, "_nvrtc", lambda: ("12.4", (61, 70, 75, 90)))
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
+    expected = r"expected a GPU of compute capability 7\.5 or newer, got cuda:1, of 7\.0"
+    with pytest.raises(build.ArchitectureError, match=expected):
+        build.architecture_of(torch.device("cuda:1"))
+
+
+class RecordedCuPy:
+    """What CuPy is asked for, in order."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+        runtime = types.SimpleNamespace(CUDARuntimeError=OSError)
+        driver = types.SimpleNamespace(CUDADriverError=OSError)
+        self.cuda = types.SimpleNamespace(
+            Device=self.device, Stream=self, runtime=runtime, driver=driver
+        )
+
+    @contextlib.contextmanager
+    def device(self, index: int) -> Iterator[types.SimpleNamespace]:
+        self.calls.append(("on", index))
+        yield types.SimpleNamespace(use=lambda: None)
+        self.calls.append(("off", index))
+
+    @contextlib.contextmanager
+    def from_external(self, stream: build._Stream) -> Iterator[None]:
+        self.calls.append(("stream", stream.__cuda_stream__()))
+        yield
+        self.calls.append(("off stream",))
+
+    def RawModule(self, path: str) -> types.SimpleNamespace:  # noqa: N802 - CuPy's name
+        return types.SimpleNamespace(get_function=lambda name: partial(self.launched, name))
+
+    def launched(self, *given: object, **named: object) -> None:
+        self.calls.append((*given, named))
+
+
+def test_what_a_kernel_is_started_with(monkeypatch, tmp_path) -> None:
+    """On its GPU and PyTorch's current stream there, with blocks, threads and shared memory."""
+    cupy = RecordedCuPy()
+    monkeypatch.setattr(build, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(build, "sizes_of", lambda kernels, device: {})
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
+    stream = lambda device: types.SimpleNamespace(cuda_stream=70 + device.index)  # noqa: E731
+    monkeypatch.setattr(torch.cuda, "current_stream", stream)
+    kernels = build._CudaKernels(tmp_path, torch.device("cuda:1"))
+    cupy.calls.clear()
+    kernels.launch("rlb_step", 2, 128, 99, np.int32(3), np.uint64(4))
+    assert cupy.calls == [
+        ("on", 1),
+        ("stream", (0, 71)),
+        ("rlb_step", (2,), (128,), (3, 4), {"shared_mem": 99}),
+        ("off stream",),
+        ("off", 1),
+    ]
 
 
 def test_kernels_run_on_a_stream_of_pytorch() -> None:

@@ -77,7 +77,11 @@ RLB_FN u32 bit_count(u32 bits) {
 
 // Adds the products of the four bytes of one word and those of another.
 RLB_FN u32 dot_product(u32 a, u32 b, u32 sum) {
-#if defined(__CUDACC__)
+#if defined(__CUDACC__) && __CUDACC_VER_MAJOR__ == 12 && __CUDACC_VER_MINOR__ < 3
+  // These declare `__dp4a` for unsigned numbers, but do not have it.
+  asm("dp4a.u32.u32 %0, %1, %2, %0;" : "+r"(sum) : "r"(a), "r"(b));
+  return sum;
+#elif defined(__CUDACC__)
   return __dp4a(a, b, sum);
 #else
   for (s32 k = 0; k < 32; k += 8) sum += (a >> k & 255) * (b >> k & 255);
