@@ -10,8 +10,9 @@ Three uses:
 - `agent`: the same, and actions are drawn from what a Nature CNN (bfloat16, channels last, random
   weights) makes of the observations.
 
-Beside that: seconds from a process that has a GPU to the end of a first step of 1,024
-environments, `start/GAME`: cold, where the kernels are compiled first, and warm; bytes per
+Beside that: `start/GAME`, seconds from a process that has a GPU to the end of a first step, cold,
+where the kernels are compiled first, and warm, and how much less of the GPU's memory is free from
+then on, per environment, the driver's share and the step's observations included; bytes per
 environment beside its observation, registers and bytes of local memory of each kernel, the seconds
 that it takes per step, and what a CUDA graph of agent and environment gains. And what the machine's
 cores do instead of the GPU: the frames per second of `AtariEnv`, with one thread in `cpu_core/GAME`
@@ -60,16 +61,17 @@ import sys, time, torch
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv
 from rlbatch.envs.atari.native_library import load_library
-game, device = sys.argv[1:]
+game, device, n_envs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 load_library()
-action = DictTensor({"action": torch.zeros(1024, dtype=torch.int64, device=device)})
+action = DictTensor({"action": torch.zeros(n_envs, dtype=torch.int64, device=device)})
 torch.cuda.synchronize(device)
+free, _ = torch.cuda.mem_get_info(device)
 begin = time.perf_counter()
-env = AtariEnv(game, 1024, device=device, seed=0)
+env = AtariEnv(game, n_envs, device=device, seed=0)
 env.reset()
-env.step(action)
+seen = env.step(action)
 torch.cuda.synchronize(device)
-print(time.perf_counter() - begin)
+print(time.perf_counter() - begin, (free - torch.cuda.mem_get_info(device)[0]) / n_envs)
 """
 Part = Literal["games", "sweep", "kernels", "cpu"]
 Case = tuple[str, str, int]  # What for, which game, how many environments.
@@ -93,8 +95,9 @@ class Config:
     """Which games in every use, and with several numbers of environments; `all` for `games`."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
     """Those numbers."""
-    start_games: tuple[str, ...] = ("pong", "solaris")
-    """Which games are started, the first one cold as well."""
+    start_games: tuple[str, ...] = ("sir_lancelot", "solaris")
+    """Which games are started, the first one cold as well: that which compiles longest, and that
+    which begins with most."""
     n_steps: int = 3
     """Steps of a round."""
     n_before: int = 300
@@ -256,18 +259,19 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     }
 
 
-def start_seconds(game: str, config: Config, cache: str | None = None) -> float:
-    """Returns how long a game takes to its first step, in a process of its own.
+def start(game: str, config: Config, cache: str | None = None) -> dict[str, float]:
+    """Returns what a game takes until its first step has ended, in a process of its own.
 
     Args:
         game: The game.
         config: Where.
         cache: Folder of what is compiled; None for the usual one.
     """
-    command = [sys.executable, "-c", _START, game, config.device]
+    command = [sys.executable, "-c", _START, game, config.device, str(config.n_envs)]
     env = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": cache}
     result = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    return float(result.stdout.split()[-1])
+    seconds, taken = map(float, result.stdout.split()[-2:])
+    return {"seconds": seconds, "taken_bytes_per_env": taken}
 
 
 def starts(config: Config, report: Report) -> None:
@@ -275,8 +279,8 @@ def starts(config: Config, report: Report) -> None:
     with tempfile.TemporaryDirectory() as cache:
         for number, game in enumerate(config.start_games):
             if not number:
-                measured(report, f"start/{game}/cold_s", start_seconds, game, config, cache)
-            measured(report, f"start/{game}/warm_s", start_seconds, game, config)
+                measured(report, f"start/{game}/cold", start, game, config, cache)
+            measured(report, f"start/{game}/warm", start, game, config)
 
 
 def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:

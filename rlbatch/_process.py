@@ -59,8 +59,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     command = Command.START
     is_parent_gone = False
     try:
-        recipe = _load_recipe(_received(connection))
-        _send(connection, Imported())
+        recipe = _load_recipe(connection)
         recipe.torch_settings.apply()
         seed_generators(recipe.seeds.generators)
         torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
@@ -141,10 +140,12 @@ def _loading() -> Iterator[None]:
         _is_loading = False
 
 
-def _load_recipe(payload: bytes) -> Recipe:
+def _load_recipe(connection: Connection) -> Recipe:
+    payload = _received(connection)
     with _loading():
         recipe, environments = cloudpickle.loads(payload)
         register_environments(environments)
+    _send(connection, Imported())
     return recipe
 
 

@@ -174,6 +174,10 @@ def replay_agent(
 ) -> TemporalDictTensor:
     """Runs an agent over trajectories step by step, passing its state on; gradients flow.
 
+    What an agent draws is drawn anew: its `action` is not the one of the trajectories, and neither
+    is a log-probability of it. Let it return the logits, and take that of
+    `trajectories.trajectories["action/action"]`.
+
     Args:
         agent: The agent, on the device of the trajectories.
         trajectories: B trajectories of up to T steps.

@@ -2,10 +2,13 @@
 
 An environment that stacks its last k frames hands each of them out k times, and a batcher stores
 an observation before and after every step: 2k copies. With `stack_num=1` in the environment, the
-stack in the agent's state, and `stack_frames` on what was acquired, it is 2.
+frames before in the agent's state, and `stack_frames` on what was acquired, it is 2.
 
     stacks of 4:   observation/frame [B, T, 4, 84, 84]
     single frames: observation/frame [B, T, 1, 84, 84], agent_state/frames [B, 3, 84, 84] once
+
+A frame is taken out of the stack of one that it is in: `frame[:, 0]` for `push_frame`,
+`frame[:, :, 0]` for `stack_frames`. docs/atari.md has the whole of it.
 
 With `life_loss_info` a lost life begins what counts as an episode, but the environment's stacks go
 on: there `initial_state & (episode_length == 0)` stands in for `initial_state`. After the random
@@ -27,7 +30,7 @@ def push_frame(
 
     Args:
         frames: [B, k - 1, ...]: the frames before, the newest last.
-        frame: [B, ...], of the same dtype.
+        frame: [B, ...], of the same dtype, such as `frame[:, 0]` with `stack_num=1`.
         initial_state: [B] bool: where an episode begins; the frames before count as 0 there.
 
     Returns:
@@ -58,7 +61,7 @@ def stack_frames(
     Take it for some rows at a time, such as a minibatch: the result is k times as large.
 
     Args:
-        frames: [B, T, ...]: single frames, such as `observation/frame` with `stack_num=1`.
+        frames: [B, T, ...]: single frames, such as `observation/frame[:, :, 0]` with `stack_num=1`.
         initial_state: [B, T] bool, `observation/initial_state`.
         before: [B, k - 1, ...]: the frames before the first step, the newest last, such as
             `agent_state/frames`.

@@ -29,7 +29,10 @@ CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
 
 _COPIES = ("aten._to_copy.", "aten.copy_.", "aten._foreach_copy_.")
 _INDEXES = ("aten.index.", "aten.index_put", "aten._index_put")
-_WAITS = ("aten._local_scalar_dense.", "aten.nonzero", "aten.equal.", "aten.masked_select.")
+_WAITS = (
+    *("aten._local_scalar_dense.", "aten.nonzero", "aten.equal.", "aten.masked_select."),
+    *("aten._unique", "aten.unique_", "aten.bincount.", "aten.allclose."),
+)
 
 
 class PlayedTensor(torch.Tensor):
@@ -223,15 +226,17 @@ class PlayedGPU(TorchDispatchMode):
         elsewhere = [one for one in tensors if not isinstance(one, PlayedTensor) and one.dim()]
         if elsewhere:
             raise RuntimeError(f"{name}: expected tensors on {GPU} alone, got {elsewhere}")
-        if _waits(name, args):
+        if _waits(name, args, kwargs):
             self.cross(f"{name}, which waits")
         return True
 
 
-def _waits(name: str, args: tuple[Any, ...]) -> bool:
+def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
     """Returns whether the answer, or the shape of it, depends on what a tensor holds."""
     if name.startswith(_WAITS):
         return True
+    if name.startswith("aten.repeat_interleave."):
+        return kwargs.get("output_size") is None
     is_mask = name.startswith(_INDEXES) and any(
         one.dtype == torch.bool for one in _tensors(args[1])
     )

@@ -205,7 +205,10 @@ def test_a_crash_in_native_code_is_reported_with_its_stack():
             ctypes.string_at(0)
 
     batcher = make_batcher(1, create_env=lambda seed: Crashing([9]), env_args={})
-    with pytest.raises(WorkerError, match=r"killed by SIGSEGV\n\nFatal .* fault") as caught, Timer():
+    with (
+        pytest.raises(WorkerError, match=r"killed by SIGSEGV\n\nFatal .* fault") as caught,
+        Timer(),
+    ):
         acquire(batcher)
     assert "test_batcher_failures.py" in caught.value.child_traceback
     assert " in step\n" in str(caught.value)

@@ -28,6 +28,13 @@ def numbers() -> torch.Tensor:
         (lambda x: bool((x > 1).any()), "waits"),
         (lambda x: x[x > 1], "waits"),
         (lambda x: x.nonzero(), "waits"),
+        (lambda x: x.unique(), "waits"),
+        (lambda x: x.unique(dim=0), "waits"),
+        (lambda x: x.unique_consecutive(), "waits"),
+        (lambda x: x.long().bincount(), "waits"),
+        (lambda x: torch.allclose(x, x), "waits"),
+        (lambda x: x.repeat_interleave(x.long()), "waits"),
+        (lambda x: x.repeat_interleave(x.long(), output_size=6), None),
         (lambda x: torch.cuda.synchronize(), "synchronize"),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,11 +36,13 @@ class CheckReport(NamedTuple):
         n_steps: Calls of `step`.
         n_terminated: Episodes that ended.
         n_truncated: Episodes that were cut, and did not end in the same step.
+        warnings: What is suspected, as it was logged.
     """
 
     n_steps: int
     n_terminated: int
     n_truncated: int
+    warnings: tuple[str, ...] = ()
 
 
 def check_env(
@@ -82,15 +84,20 @@ def check_env(
     walk.reset(DictTensor())
     if env.autoreset and walk.device.type == "cpu" and steps_into(env):
         _check_step_into(env, sample, n_steps)
+    suspected = list(_suspected(walk, n_steps))
+    for warning in suspected:
+        logger.warning("check_env: %s", warning)
+    return CheckReport(n_steps, walk.n_terminated, walk.n_truncated, tuple(suspected))
+
+
+def _suspected(walk: _Walk, n_steps: int) -> Iterator[str]:
     if not walk.n_terminated + walk.n_truncated:
-        logger.warning("check_env: no episode ended in %d steps; take more", n_steps)
+        yield f"no episode ended in {n_steps} steps; take more"
     if _ENOUGH <= walk.n_begun == walk.n_begun_alike:
-        logger.warning(
-            "check_env: each of %d episodes began with the observation that the one before ended "
-            "with; is that the true terminal observation?",
-            walk.n_begun,
+        yield (
+            f"each of {walk.n_begun} episodes began with the observation that the one before ended "
+            "with; is that the true terminal observation?"
         )
-    return CheckReport(n_steps, walk.n_terminated, walk.n_truncated)
 
 
 def _check_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor], n_steps: int) -> None:
@@ -273,6 +280,11 @@ class _Walk:
             clause = "step: with autoreset all environments run on"
             _expect_equal(following.numbers, self.everyone, clause)
             fresh = done & following.observation["initial_state"]
+            clause = (
+                "step: where an episode has ended, initial_state of what is acted on next is True, "
+                "with resets_late False"
+            )
+            _expect_equal(fresh, done & (not self.env.resets_late), clause)
             self.check_first(following.observation.index(fresh), "step that resets")
             self.compare_frames(after.observation.index(fresh), following.observation.index(fresh))
             self.length[done], self.total[done], self.magnitude[done] = 0, 0, 0
@@ -285,9 +297,6 @@ class _Walk:
         for key, tensor in kept.items():
             clause = f"step: both pairs have the same {key}, except for a first observation"
             _expect_equal(rows[key], tensor, clause)
-        if self.env.autoreset:
-            clause = "step: with resets_late, and only then, episodes begin a step after the last"
-            _expect_equal(self.late, done & self.env.resets_late, clause)
 
     def compare_frames(self, last: DictTensor, first: DictTensor) -> None:
         """Counts the episodes whose first frame is the last one of the episode before."""
@@ -354,9 +363,15 @@ def _expect(holds: bool, clause: str, found: Any) -> None:
 
 
 def _expect_equal(found: torch.Tensor, expected: torch.Tensor, clause: str) -> None:
-    same = found.shape == expected.shape and bool(_equal(found, expected).all())
-    if not same:
-        raise EnvContractError(f"{clause}: expected {expected}, got {found}")
+    if found.shape == expected.shape:
+        equal = _equal(found, expected)
+        if bool(equal.all()):
+            return
+        if found.dim():  # Only what differs, of what may be thousands of rows.
+            rows = (~equal).reshape(len(found), -1).any(1)
+            clause += f", rows {rows.nonzero().squeeze(1).tolist()}"
+            found, expected = found[rows], expected[rows]
+    raise EnvContractError(f"{clause}: expected {expected}, got {found}")
 
 
 def _equal(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,8 @@ once. Both take a list of environments or one `gymnasium.vector.VectorEnv`.
 
 from __future__ import annotations
 
+import functools
+import logging
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,6 +22,8 @@ from rlbatch.envs._backends import Arrays, Result, backend, cast
 from rlbatch.envs.base import Observation, VecEnv
 from rlbatch.envs.spaces import Leaf
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
+
+_log = logging.getLogger(__name__)
 
 
 class GymEnv(VecEnv):
@@ -72,6 +76,8 @@ class GymEnv(VecEnv):
     ):
         self._backend = backend(gym_env, seed)
         self.resets_late = self.autoreset and self._backend.resets_late
+        if self.resets_late:
+            _hint_at_late_resets()
         self.observation_space = self._backend.observation_space
         self.action_space = self._backend.action_space
         self._action_leaves = self._backend.action_leaves
@@ -186,6 +192,15 @@ class GymEnv(VecEnv):
         first, _ = self._observe(nothing, actions)
         first["initial_state"][:] = True
         return _tensors(first)
+
+
+@functools.cache  # Once in a process.
+def _hint_at_late_resets() -> None:
+    _log.warning(
+        "GymEnvInf: in a vector environment in the mode NEXT_STEP, Gymnasium's default, the step "
+        "after an episode's last one only resets; leave it out of a loss, with the mask "
+        "~steps['observation/done'], or take autoreset_mode=AutoresetMode.SAME_STEP"
+    )
 
 
 class GymEnvInf(GymEnv):

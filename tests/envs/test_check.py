@@ -50,7 +50,7 @@ def test_an_episode_that_ends_in_both_ways_counts_as_terminated():
             after["truncated"].copy_(after["terminated"])
             return (after, ran), (following, running)
 
-    assert check_env(Both([CountingGym(length=2)]), n_steps=8) == (8, 4, 0)
+    assert check_env(Both([CountingGym(length=2)]), n_steps=8) == (8, 4, 0, ())
 
 
 class ForgetsItsEnds(CountingEnv):
@@ -69,14 +69,28 @@ def test_a_terminal_observation_that_is_that_of_the_next_episode_is_suspected(ca
         check_env(CountingEnv([5], autoreset=True), n_steps=30)
         check_env(ForgetsItsEnds([8], autoreset=True), n_steps=30)
         assert caplog.messages == []
-        check_env(ForgetsItsEnds([5], autoreset=True), n_steps=30)
+        report = check_env(ForgetsItsEnds([5], autoreset=True), n_steps=30)
     assert [one[: len(message)] for one in caplog.messages] == [message]
+    assert [f"check_env: {warning}" for warning in report.warnings] == caplog.messages
+
+
+def test_only_the_rows_that_differ_are_shown():
+    class Marks(CountingEnv):
+        def step(self, action):
+            after, (following, running) = super().step(action)
+            following["initial_state"][1] = False
+            return after, (following, running)
+
+    with pytest.raises(
+        EnvContractError, match=r", rows \[1\]: expected tensor\(\[True\]\), got .*F"
+    ):
+        check_env(Marks([2, 2, 2], autoreset=True), n_steps=9)
 
 
 def test_a_check_that_saw_no_episode_end_says_so(caplog):
     with caplog.at_level(logging.WARNING, logger="rlbatch.envs.check"):
         report = check_env(CountingEnv([10]), n_steps=9)
-    assert report == (9, 0, 0)
+    assert report == (9, 0, 0, ("no episode ended in 9 steps; take more",))
     assert caplog.messages == ["check_env: no episode ended in 9 steps; take more"]
     caplog.clear()
     check_env(CountingEnv([9]), n_steps=9)
@@ -405,7 +419,7 @@ def a_terminal_observation_is_that_of_the_next_episode(env, when, observation, r
     return observation, running
 
 
-@breaks("step: both pairs have the same", ["resets"])
+@breaks("step: where an episode has ended, initial_state", ["resets"])
 def a_first_observation_is_not_marked(env, when, observation, running):
     if when == "following":
         observation["initial_state"][:] = False
@@ -426,7 +440,7 @@ for _key in ("reward", "episode_return", "episode_length", "last_action"):
     goes_on(_key)
 
 
-@breaks("step: with resets_late, and only then, episodes begin", ["resets", "resets late"])
+@breaks("step: where an episode has ended, initial_state", ["resets", "resets late"])
 def it_says_the_wrong_thing_of_its_resets(env, when, observation, running):
     env.resets_late = not env.env.resets_late
     return observation, running
@@ -549,7 +563,7 @@ class WritesInto(GymEnvInf):
 @pytest.mark.parametrize(
     ("fault", "clause"),
     [
-        ("follows", "both pairs have the same"),
+        ("follows", "where an episode has ended, initial_state"),
         ("total", "episode_return sums"),
         ("frame", "both pairs have the same frame"),
     ],

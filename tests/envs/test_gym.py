@@ -11,7 +11,7 @@ import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs import GymEnv, GymEnvInf
+from rlbatch.envs import GymEnv, GymEnvInf, gym
 from rlbatch.errors import CallOrderError
 from tests.helpers import BACKENDS, CountingGym, gym_env
 
@@ -282,6 +282,19 @@ def test_no_two_tensors_of_an_observation_share_memory(backend):
         for observation in observations:
             places = [tensor.data_ptr() for tensor in observation.values()]
             assert len(set(places)) == len(places) == 9
+
+
+def test_steps_that_only_reset_bring_a_hint_once(caplog):
+    gym._hint_at_late_resets.cache_clear()
+    make = partial(CountingGym, length=2)
+    GymEnv(gym_env("sync-NEXT_STEP", [make]))
+    GymEnvInf(gym_env("sync-SAME_STEP", [make]))
+    GymEnvInf([make()])
+    assert not caplog.messages
+    for _ in range(2):
+        GymEnvInf(gym_env("sync-NEXT_STEP", [make]))
+    assert len(caplog.messages) == 1
+    assert "~steps['observation/done']" in caplog.messages[0]
 
 
 def test_a_reset_in_the_place_of_a_late_one_starts_a_count_of_its_own():

@@ -246,12 +246,15 @@ class DeviceBatch(Batch):
         return torch.from_numpy(array.copy()).to(self.device)
 
     def close(self) -> None:
-        """Releases the memory, when the kernels have ended."""
-        if self._is_open and self.device.type == "cuda":
+        """Releases the memory, when the kernels have ended, and tells what has gone wrong."""
+        if not self._is_open:
+            return
+        if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
         self._is_open = False
         self._shared, self._batches, self._kept, self._logs = {}, [], [], []
         self._ring, self.results = self._bytes(0, 0), {}
+        self._check_errors()
 
     # --- Kernels; none of these waits. ---
 
@@ -391,7 +394,8 @@ class DeviceBatch(Batch):
         """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""
         self.check_idle("set_state")
         bodies = self._bodies(ids, states, self._state_bytes())
-        self._per_state("rlb_restore", ids, self.uploaded(bodies))
+        with self.left_whole("set_state"):
+            self._per_state("rlb_restore", ids, self.uploaded(bodies))
 
     def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
         for i in range(len(self._in_turn)):
@@ -450,18 +454,22 @@ class DeviceBatch(Batch):
         """
         self.check_open(where)
         self._check_whole(where)
+        self._check_errors()
+
+    def _check_errors(self) -> None:
         lost, wrong = self._errors.tolist()
         self._errors.zero_()
-        if wrong:
-            n = len(self.actions)
-            raise ValueError(
-                f"action: expected numbers from 0 to {n - 1}, got others, some step before"
-            )
+        n = len(self.actions)
+        of_actions = ValueError(
+            f"action: expected numbers from 0 to {n - 1}, got others, some step before"
+        )
         if lost:
             raise RuntimeError(
                 "AtariEnv: expected screens that fit into the memory of a picture, got one that "
                 "does not; observations since the last check may be wrong. Please report the game"
-            )
+            ) from (of_actions if wrong else None)
+        if wrong:
+            raise of_actions
 
 
 def _n_warps(device: torch.device, sizes: dict[str, int]) -> int:

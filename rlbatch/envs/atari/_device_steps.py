@@ -151,7 +151,7 @@ def _jobs(chosen: torch.Tensor, job: DeviceJob) -> torch.Tensor:
 def hint_at_more() -> None:
     """Logs why few environments seem slow."""
     _log.warning(
-        "AtariEnv: fewer than %d environments on a GPU, where a step of one takes about as long as "
-        "a step of all of these; see docs/gpu.md, One process, many environments",
+        "AtariEnv: fewer than %d environments on a GPU, where a step of one takes about half as "
+        "long as a step of all of these; see docs/gpu.md, One process, many environments",
         _FEW,
     )

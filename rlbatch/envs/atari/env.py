@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,8 +47,9 @@ class AtariEnv(VecEnv):
         game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.
         n_envs: How many environments.
         device: Where the games run, observations are and actions have to be: the CPU, or CUDA with
-            CuPy (`pip install 'rlbatch[cuda13]'`). There nothing in `step` waits for the host, and
-            an action that does not exist is reported by the next call that does.
+            CuPy (`pip install 'rlbatch[cuda13]'`). There nothing in `step` waits for the host,
+            after the first one, and an action that does not exist is reported by the next call
+            that does: `reset`, `get_ram`, `get_state`, `render` or `close`.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or one
             32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
             in the first `reset`, after which the random streams go on, unless that brings seeds of
@@ -136,6 +138,7 @@ class AtariEnv(VecEnv):
             self._steps = HostSteps(chosen, n_envs, settings, num_threads)
         self._batch = self._steps.batch
         self._n_resets = 0
+        self._has_stepped = False
         self._everyone = torch.arange(n_envs, device=self.device)
         self.observation_space = spaces.Box(0, 255, settings.observation_shape, np.uint8)
         self.action_space = spaces.Discrete(len(self._batch.actions))
@@ -342,7 +345,12 @@ class AtariEnv(VecEnv):
         return self._batch.bytes_per_env()
 
     def close(self) -> None:
-        """Ends the threads and releases the memory."""
+        """Ends the threads and releases the memory. May be called twice.
+
+        Raises:
+            ValueError, RuntimeError: On a GPU: something was wrong that nobody was told yet, such
+                as an action that does not exist.
+        """
         self._batch.close()
 
     # --- Actions and seeds. ---
@@ -357,9 +365,12 @@ class AtariEnv(VecEnv):
         if actions.dtype not in _INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
-        # On a GPU nothing may wait for the answer; the kernel notes it.
-        if actions.is_cpu and not 0 <= int(actions.min()) <= int(actions.max()) < n:
-            raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {actions.tolist()}")
+        # On a GPU nothing may wait for the answer, but for once; from then on the kernel notes it.
+        is_looked_at = actions.is_cpu or not self._has_stepped
+        if is_looked_at and not 0 <= int(actions.min()) <= int(actions.max()) < n:
+            wrong = sorted({number for number in actions.tolist() if not 0 <= number < n})
+            raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {wrong[:10]}")
+        self._has_stepped = True
         return actions
 
     def _check_rows(self, name: str, rows: torch.Tensor, where: str) -> None:
@@ -399,8 +410,13 @@ def _settings(options: dict[str, Any]) -> Settings:
     known = [field.name for field in dataclasses.fields(Settings)]
     unknown = sorted(options.keys() - set(known))
     if unknown:
-        names = ", ".join([*known, "mode", "difficulty", "num_threads", "decorrelate_steps"])
-        raise TypeError(f"options: expected some of {names}, got {', '.join(unknown)}")
+        known += ["mode", "difficulty", "num_threads", "decorrelate_steps"]
+        arguments = [*known, "game", "n_envs", "device", "seed", "games"]
+        close = [difflib.get_close_matches(name, arguments, n=1, cutoff=0.5) for name in unknown]
+        closest = f"; closest: {', '.join(sum(close, []))}" if any(close) else ""
+        raise TypeError(
+            f"options: expected some of {', '.join(known)}, got {', '.join(unknown)}{closest}"
+        )
     return Settings(**options)
 
 

@@ -538,6 +538,27 @@ def test_a_step_that_is_interrupted_has_to_be_followed_by_a_reset(
     check_equal(env.observe(), other.observe().to("cpu"), "observe")
 
 
+def test_states_that_are_set_in_part_have_to_be_followed_by_a_reset(
+    played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = AtariEnv(games=["pong", "breakout"], n_envs=2, device=GPU, seed=0)
+    env.reset()
+    state = env.get_state()
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as context:
+        context.setattr(env._batch._kernels[1], "launch", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            env.set_state(None, state)
+    with pytest.raises(CallOrderError, match="expected whole environments, .*; reset"):
+        env.step(acts(env))
+    env.reset()
+    env.set_state(None, state)
+    assert torch.equal(env.get_state(), state)
+
+
 def test_memory_that_runs_out_leaves_environments_as_they_are(
     make: MakeEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -623,7 +644,25 @@ def test_an_action_may_be_a_view(make: MakeEnv) -> None:
 # --- Errors. ---
 
 
-@pytest.mark.parametrize("call", ["reset", "render", "get_ram", "get_state"])
+def test_the_first_actions_on_a_gpu_are_looked_at(played_gpu: PlayedGPU) -> None:
+    """Such as those of an agent that has too many; from then on nothing waits."""
+    env = AtariEnv("pong", 3, device=GPU, seed=0)
+    env.reset()
+    before = env.get_state()
+    wrong, right = (
+        DictTensor({"action": torch.tensor(one, device=GPU)}) for one in ([9, 0, 6], [5, 0, 1])
+    )
+    with pytest.raises(ValueError, match=r"^action: expected numbers from 0 to 5, got \[6, 9\]$"):
+        env.step(wrong)
+    assert torch.equal(env.get_state(), before)
+    env.step(right)
+    with played_gpu.alone():
+        env.step(wrong)
+    with pytest.raises(ValueError, match="from 0 to 5, got others, some step before"):
+        env.close()
+
+
+@pytest.mark.parametrize("call", ["reset", "render", "get_ram", "get_state", "close"])
 def test_an_action_that_does_not_exist_is_reported(make: MakeEnv, call: str) -> None:
     env = make("pong", 2, seed=0)
     env.reset()
@@ -692,6 +731,10 @@ def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
     env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
     with pytest.raises(RuntimeError, match="memory of a picture"):
         env.get_state()
+    env._batch._errors.fill_(1)
+    with pytest.raises(RuntimeError, match="memory of a picture") as caught:
+        env.get_state()
+    assert "expected numbers from 0 to 5" in str(caught.value.__cause__)
     env.reset()
     env.get_state()
 

@@ -533,7 +533,12 @@ def test_other_devices_are_refused_and_reached_by_device_env():
         ),
         ({"game": ["pong"]}, TypeError, "several are `games`"),
         ({"n_envs": 0}, ValueError, "n_envs: expected an integer from 1"),
-        ({"frame_skip": 4}, TypeError, "options: expected some of .*, got frame_skip"),
+        (
+            {"frame_skip": 4},
+            TypeError,
+            r"options: expected some of .*, got frame_skip; closest: frameskip$",
+        ),
+        ({"num_envs": 4}, TypeError, "options: expected .*, got num_envs; closest: n_envs$"),
         ({"obs_type": "grey"}, ValueError, "obs_type: expected one of"),
         ({"mode": 7}, ValueError, r"mode: expected one of pong's \(0, 1\), got 7"),
         ({"difficulty": 9}, ValueError, "difficulty: expected one of pong's"),
