@@ -329,7 +329,7 @@ def test_an_environment_that_hangs_while_it_is_made_is_given_up():
 def test_a_worker_that_imports_for_ever_is_given_up(monkeypatch):
     monkeypatch.setattr("rlbatch.batcher._IMPORT_TIMEOUT_S", 0.01)
     with (
-        pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.*\n\nworker 0 .*:\nno stacks"),
+        pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.: .* within 0\.01 s"),
         Timer(),
     ):
         make_batcher(1, timeout=0.0)
