@@ -19,6 +19,7 @@ from rlbatch.errors import (
     WorkerTimeoutError,
 )
 from rlbatch.throughput import tune_throughput
+from rlbatch.waiting import wait_for_any
 
 __all__ = [
     "CallOrderError",
@@ -44,6 +45,7 @@ __all__ = [
     "replay_agent_stateless",
     "returns",
     "tune_throughput",
+    "wait_for_any",
 ]
 
 __version__ = "0.1.0"

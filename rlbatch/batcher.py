@@ -46,7 +46,7 @@ from rlbatch.errors import (
 )
 from rlbatch.seeding import worker_seeds
 
-_LIVENESS_S = 0.25
+LIVENESS_S = 0.25  # How often it is looked whether workers that are waited for are alive.
 # How long environments and agents may take to close, such as one that writes a video.
 _CLOSE_TIMEOUT_S = 60.0
 _IMPORT_TIMEOUT_S = 60.0  # At least, where `timeout` is less.
@@ -402,6 +402,17 @@ class RL_Batcher:
         """How many `update`s there were: `info["policy_version"]` of what agents do from now on."""
         return self._policy_version
 
+    @_one_at_a_time
+    def ready(self) -> bool:
+        """Returns whether `get` would not wait; see also `wait_for_any`.
+
+        Raises:
+            CallOrderError: There was no `execute`, or its trajectories have been taken.
+            WorkerError: A worker failed; the batcher is of no more use.
+        """
+        self._expect(_State.EXECUTING, to="ready")
+        return self._collect(None, blocking=False)
+
     def stats(self) -> list[dict[str, float]]:
         """Returns, per worker, where its time went since it was made.
 
@@ -499,13 +510,17 @@ class RL_Batcher:
                     messages[number] = worker.poll()
                     if isinstance(messages[number], Done):
                         self._stats[number] = messages[number].stats
-            waiting = [w for w, m in zip(self._workers, messages, strict=True) if m is None]
+            waiting = self._without(messages)
             if not waiting:
                 return
-            left = _LIVENESS_S if deadline is None else deadline - time.monotonic()
+            left = LIVENESS_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise timed_out(waiting, timeout)
-            wait([worker.connection for worker in waiting], min(left, _LIVENESS_S))
+            wait([worker.connection for worker in waiting], min(left, LIVENESS_S))
+
+    def _without(self, messages: list[Any]) -> list[Any]:
+        """Returns the workers of which a list, one message per worker, has none."""
+        return [one for one, found in zip(self._workers, messages, strict=True) if found is None]
 
     def _fail(self) -> None:
         if self._state is not _State.CLOSED:  # Then `close` does this.

@@ -33,6 +33,7 @@ LAYERS = (
         "rlbatch.doctor",
         "rlbatch.episodes",
         "rlbatch.throughput",
+        "rlbatch.waiting",
         "rlbatch.search",
         "rlbatch.distributed",
     },

@@ -1,0 +1,90 @@
+"""`wait_for_any` and `ready`, with real processes."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError, wait_for_any
+from tests.batchers import make_batcher
+from tests.helpers import CountingEnv
+
+
+class Waits(CountingEnv):
+    """Waits in each step after the first until there is a file."""
+
+    def __init__(self, path, seed):
+        super().__init__([99], autoreset=True, seed=seed)
+        self.path = path
+
+    def step(self, action):
+        while self.count[0] and not self.path.exists():
+            time.sleep(0.01)
+        return super().step(action)
+
+
+@pytest.fixture
+def two(tmp_path):
+    """Two batchers of two processes, each of which waits for the file of its name."""
+    paths = [tmp_path / "first", tmp_path / "second"]
+    batchers = [make_batcher(2, create_env=Waits, env_args={"path": path}) for path in paths]
+    for batcher in batchers:
+        batcher.reset()
+        batcher.execute()
+    yield batchers, paths
+    for path, batcher in zip(paths, batchers, strict=True):
+        path.touch()
+        batcher.close()
+
+
+def test_the_first_that_is_ready_is_returned(two):
+    (first, second), paths = two
+    assert not first.ready()
+    paths[1].touch()
+    assert wait_for_any([first, second]) == [second]
+    assert second.ready()
+    trajectories, _ = second.get(timeout=0)  # It need not wait.
+    assert trajectories.trajectories.lengths.tolist() == [4, 4]
+    with pytest.raises(CallOrderError, match="ready: expected a batcher that is executing"):
+        wait_for_any([first, second])
+    second.execute()
+    paths[0].touch()
+    ready = []
+    while len(ready) < 2:
+        ready = wait_for_any([first, second])
+    assert ready == [first, second]
+
+
+def test_a_wait_sleeps(two):
+    """So that the cores are the workers'."""
+    (first, second), _ = two
+    started = time.process_time()
+    with pytest.raises(WorkerTimeoutError, match=r"within 2 s, got none\n\nworker 0") as caught:
+        wait_for_any([first, second], timeout=2)
+    assert time.process_time() - started < 0.5
+    assert str(caught.value).count(" in step\n") == 4  # Two of each.
+    assert not first.ready()  # Nothing is lost.
+
+
+def test_a_worker_that_dies_is_reported(two):
+    (first, second), _ = two
+    os.kill(first._workers[1]._process.pid, signal.SIGKILL)
+    with pytest.raises(WorkerError, match="worker 1 .*killed by SIGKILL"):
+        wait_for_any([second, first])
+
+
+def test_in_the_callers_process_it_is_ready_at_once():
+    with make_batcher(0) as one:
+        one.reset()
+        with pytest.raises(CallOrderError, match="ready: expected"):
+            one.ready()
+        one.execute()
+        assert wait_for_any([one], timeout=0) == [one]
+
+
+def test_what_makes_no_sense():
+    with pytest.raises(ValueError, match="batchers: expected at least one, got none"):
+        wait_for_any([])
+    with make_batcher(0) as one, pytest.raises(ValueError, match="timeout: expected at least 0 s"):
+        wait_for_any([one], timeout=-1)
