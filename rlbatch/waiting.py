@@ -50,6 +50,10 @@ def wait_for_any(batchers: Sequence[RL_Batcher], timeout: float | None = 600.0) 
     if not batchers:
         raise ValueError("batchers: expected at least one, got none")
     check_timeout(timeout)
+    return _first_ready(batchers, timeout)
+
+
+def _first_ready(batchers: Sequence[RL_Batcher], timeout: float | None) -> list[RL_Batcher]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
         ready = [batcher for batcher in batchers if batcher.ready()]
