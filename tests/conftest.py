@@ -33,6 +33,12 @@ def played_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     yield from play_gpu(monkeypatch)
 
 
+@pytest.fixture
+def two_played_gpus(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
+    """Two of them; the first is the current one."""
+    yield from play_gpu(monkeypatch, n_gpus=2)
+
+
 @pytest.fixture(params=["played", pytest.param("cuda", marks=pytest.mark.gpu)])
 def gpu(request: pytest.FixtureRequest) -> torch.device:
     """A GPU: one that is played, or with `-m gpu` one that is there."""

@@ -1,5 +1,6 @@
 // PyTorch asks the guard of a device which one is current, before it goes on to the operators. This
-// one knows one GPU, which is always current and never busy. See `played_gpu.py`.
+// one knows two GPUs, of which the first is always current, and neither ever busy. See
+// `played_gpu.py`.
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
 namespace {
@@ -17,7 +18,7 @@ struct PlayedGuard final : c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(Device) const noexcept override {}
   Stream getStream(Device) const override { return Stream(Stream::DEFAULT, kGPU); }
   Stream exchangeStream(Stream) const override { return Stream(Stream::DEFAULT, kGPU); }
-  c10::DeviceIndex deviceCount() const noexcept override { return 1; }
+  c10::DeviceIndex deviceCount() const noexcept override { return 2; }
 };
 
 C10_REGISTER_GUARD_IMPL(CUDA, PlayedGuard)

@@ -1,7 +1,8 @@
-"""A GPU that the CPU plays: tensors that say they are on `cuda:0`, on a machine without one.
+"""GPUs that the CPU plays: tensors that say they are on `cuda:0`, on a machine without one.
 
 Their data is in the host's memory. Operators that mix devices fail as they do with CUDA, and it is
-noted what crosses between host and GPU, or makes the host wait. Gradients are not played.
+noted what crosses between host and GPU, or makes the host wait, and which GPUs are used. The first
+one is always current. Gradients are not played.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import functools
 import subprocess
 import tempfile
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +37,21 @@ _WAITS = (
 
 
 class PlayedTensor(torch.Tensor):
-    """A tensor on the played GPU, around one on the CPU: `on_host`."""
+    """A tensor on a played GPU, around one on the CPU: `on_host`."""
 
     on_host: torch.Tensor
 
     @staticmethod
-    def __new__(cls, on_host: torch.Tensor, requires_grad: bool = False) -> PlayedTensor:
+    def __new__(
+        cls, on_host: torch.Tensor, requires_grad: bool = False, device: torch.device = GPU
+    ) -> PlayedTensor:
         made = torch.Tensor._make_wrapper_subclass(
             cls,
             on_host.size(),
             strides=on_host.stride(),
             storage_offset=on_host.storage_offset(),
             dtype=on_host.dtype,
-            device=GPU,
+            device=device,
             requires_grad=requires_grad,
         )
         made.on_host = on_host
@@ -61,7 +64,7 @@ class PlayedTensor(torch.Tensor):
         raise AssertionError(f"{func}: expected a GPU that is played, got a test that has ended")
 
     def __repr__(self, **_: Any) -> str:
-        return f"{self.on_host!r} on the played GPU"
+        return f"{self.on_host!r} on the played {self.device}"
 
     # What PyTorch does below its operators, where it is not seen.
 
@@ -78,22 +81,22 @@ class PlayedTensor(torch.Tensor):
         self.used_on = [*getattr(self, "used_on", []), stream]
 
     def __getitem__(self, index: Any) -> torch.Tensor:
-        return super().__getitem__(_on_gpu(index))
+        return super().__getitem__(_on_gpu(index, self.device))
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if not isinstance(value, torch.Tensor):
             value = torch.tensor(value, dtype=self.dtype)
-        super().__setitem__(_on_gpu(index), value)
+        super().__setitem__(_on_gpu(index, self.device), value)
 
 
-def _on_gpu(index: Any) -> Any:
+def _on_gpu(index: Any, gpu: torch.device) -> Any:
     """Returns an index with its lists and tensors on the GPU, where PyTorch copies them."""
     if isinstance(index, tuple):
-        return tuple(_on_gpu(part) for part in index)
+        return tuple(_on_gpu(part, gpu) for part in index)
     is_elsewhere = isinstance(index, torch.Tensor) and index.dim() and index.is_cpu
     if isinstance(index, list):
-        return torch.tensor(index, dtype=None if index else torch.int64).to(GPU)
-    return index.to(GPU) if is_elsewhere else index
+        return torch.tensor(index, dtype=None if index else torch.int64).to(gpu)
+    return index.to(gpu) if is_elsewhere else index
 
 
 class PlayedStream:
@@ -135,7 +138,9 @@ class PlayedGPU(TorchDispatchMode):
     """Runs operators on played tensors, while it is entered.
 
     Attributes:
-        crossings: What has crossed between host and GPU, or made the host wait; a line each.
+        crossings: What has crossed between host and GPU, or from one GPU to another, or made the
+            host wait; a line each.
+        used: The GPUs on which there were tensors or kernels.
         launches: The kernels that were started, and on which stream, in turn with streams that were
             told to wait for others.
         stream: The current one.
@@ -144,6 +149,7 @@ class PlayedGPU(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.crossings: list[str] = []
+        self.used: set[torch.device] = set()
         self.launches: list[tuple] = []
         self.stream = PlayedStream(self)
         self._is_alone = False
@@ -166,6 +172,11 @@ class PlayedGPU(TorchDispatchMode):
         finally:
             self.stream = before
 
+    def kernels(self, games: Sequence[Game], device: torch.device) -> list[PlayedKernels]:
+        """Returns the kernels of games, as `device_kernels` does."""
+        self.used.add(device)
+        return [PlayedKernels(self, game) for game in games]
+
     def cross(self, what: str) -> None:
         """Notes that something crosses or waits, or raises; see `alone`."""
         if self._is_alone:
@@ -185,50 +196,58 @@ class PlayedGPU(TorchDispatchMode):
         if PlayedTensor not in types and not _is_gpu(device):
             return func(*args, **kwargs)
         if name.startswith(_COPIES):
-            is_on_gpu = self._copies(name, args, device)
+            place = self._copies(name, args, device)
         else:
-            is_on_gpu = self._computes(name, args, kwargs) or _is_gpu(device)
+            place = self._computes(name, args, kwargs) or _indexed(device or CPU)
         if _is_gpu(device):
             kwargs["device"] = CPU
         on_host = pytree.tree_map_only(PlayedTensor, lambda one: one.on_host, (args, kwargs))
         found = func(*on_host[0], **on_host[1])
-        if not is_on_gpu:
+        if place == CPU:
             return found
-        played = pytree.tree_map_only(torch.Tensor, PlayedTensor, found)
+        self.used.add(place)
+        make = functools.partial(PlayedTensor, device=place)
+        played = pytree.tree_map_only(torch.Tensor, make, found)
         return return_and_correct_aliasing(func, args, kwargs, played)
 
-    def _copies(self, name: str, args: tuple[Any, ...], device: torch.device | None) -> bool:
-        """Notes a copy between host and GPU; returns whether the copy is on the GPU."""
+    def _copies(
+        self, name: str, args: tuple[Any, ...], device: torch.device | None
+    ) -> torch.device:
+        """Notes a copy from one device to another; returns where the copy is."""
         if name.startswith("aten._to_copy."):
-            source = isinstance(args[0], PlayedTensor)
-            pairs = [(source if device is None else _is_gpu(device), source)]
+            source = args[0].device
+            pairs = [(source if device is None else _indexed(device), source)]
         else:
             targets, sources = (pytree.tree_leaves(one) for one in args[:2])
             pairs = [
-                tuple(isinstance(one, PlayedTensor) for one in pair)
-                for pair in zip(targets, sources, strict=True)
+                (target.device, source.device)
+                for target, source in zip(targets, sources, strict=True)
             ]
         for to, source in pairs:
             if to != source:
-                self.cross(f"{name}, to the {'GPU' if to else 'host'}")
+                where = "host" if to == CPU else "GPU" if source == CPU else "other GPU"
+                self.cross(f"{name}, to the {where}")
         return pairs[0][0]
 
-    def _computes(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Notes an operator for which the host waits; returns whether it runs on the GPU.
+    def _computes(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> torch.device | None:
+        """Notes an operator for which the host waits; returns the GPU it runs on, if one does.
 
         Raises:
-            RuntimeError: Its tensors are on the CPU as well.
+            RuntimeError: Its tensors are on other devices as well.
         """
         tensors = _tensors((args, kwargs))
-        if not any(isinstance(one, PlayedTensor) for one in tensors):
-            return False
+        gpu = next((one.device for one in tensors if isinstance(one, PlayedTensor)), None)
+        if gpu is None:
+            return None
         # A number on the CPU is handed over with the call.
-        elsewhere = [one for one in tensors if not isinstance(one, PlayedTensor) and one.dim()]
+        elsewhere = [one for one in tensors if one.device != gpu and (one.dim() or one.is_cuda)]
         if elsewhere:
-            raise RuntimeError(f"{name}: expected tensors on {GPU} alone, got {elsewhere}")
+            raise RuntimeError(f"{name}: expected tensors on {gpu} alone, got {elsewhere}")
         if _waits(name, args, kwargs):
             self.cross(f"{name}, which waits")
-        return True
+        return gpu
 
 
 def _waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -249,12 +268,17 @@ def _is_gpu(device: torch.device | None) -> bool:
     return device is not None and device.type == GPU.type
 
 
+def _indexed(device: torch.device) -> torch.device:
+    """Returns a device with its number; without one it is the current one."""
+    return GPU if _is_gpu(device) and device.index is None else device
+
+
 def _tensors(values: Any) -> list[torch.Tensor]:
     return [one for one in pytree.tree_leaves(values) if isinstance(one, torch.Tensor)]
 
 
-def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
-    """Plays a GPU during a test; its Atari kernels are those of `native/grid.h`."""
+def play_gpu(monkeypatch: pytest.MonkeyPatch, n_gpus: int = 1) -> Iterator[PlayedGPU]:
+    """Plays GPUs, at most two, in a test; their Atari kernels are those of `native/grid.h`."""
     if torch.cuda.is_available():
         pytest.skip("there is a GPU, which is not to be played")
     _register_guard()
@@ -264,15 +288,13 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     )
     monkeypatch.setattr(torch.cuda, "_lazy_init", lambda: None)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: gpu.stream)
     monkeypatch.setattr(torch.cuda, "Stream", functools.partial(PlayedStream, gpu))
     monkeypatch.setattr(torch.cuda, "stream", gpu.on)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
-    monkeypatch.setattr(
-        build, "device_kernels", lambda games, _: [PlayedKernels(gpu, game) for game in games]
-    )
+    monkeypatch.setattr(build, "device_kernels", gpu.kernels)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # Weights change their class.
     try:

@@ -72,6 +72,16 @@ def test_a_gpu_acquires_what_a_cpu_does(gpu, n_processes, create_env, autoreset)
         assert_equal(on_cpu, on_gpu.to("cpu"))
 
 
+@pytest.mark.parametrize("create_env", [native, wrapped])
+def test_another_gpu_than_the_current_one_is_the_only_one_in_use(two_played_gpus, create_env):
+    other = torch.device("cuda:1")
+    expected = acquire(0, "cpu", native, True)
+    for on_cpu, on_gpu in zip(expected, acquire(0, other, create_env, True), strict=True):
+        assert on_gpu.device() == on_gpu.info.device() == other
+        assert_equal(on_cpu, on_gpu.to("cpu"))
+    assert two_played_gpus.used == {other}
+
+
 @pytest.mark.gpu
 def test_what_get_returns_outlives_the_next_execute():
     """Copies are made when the GPU comes to it, here late; the worker is in another process."""

@@ -48,6 +48,22 @@ def test_what_crosses_is_noticed(played_gpu: PlayedGPU, use, crosses) -> None:
             use(x)
 
 
+def test_one_of_two(two_played_gpus: PlayedGPU) -> None:
+    gpu, second = two_played_gpus, torch.device("cuda:1")
+    x = torch.arange(3, device=second)
+    assert x[1:].device == (x * 2)[[0]].device == x.new_zeros(2).device == second
+    assert gpu.used == {second}
+    gpu.crossings.clear()
+    y = x.to("cuda")
+    assert gpu.crossings == ["aten._to_copy.default, to the other GPU"]
+    assert y.device == GPU
+    assert gpu.used == {GPU, second}
+    with pytest.raises(RuntimeError, match="expected tensors on cuda:1 alone"):
+        x + y
+    with pytest.raises(RuntimeError, match="expected tensors on cuda:0 alone"):
+        y + x[0]
+
+
 def test_devices_are_not_mixed(played_gpu: PlayedGPU) -> None:
     with pytest.raises(RuntimeError, match="expected tensors on cuda:0 alone"):
         numbers() + torch.ones(3)

@@ -498,6 +498,30 @@ def test_memory_is_known_to_the_streams_that_use_it(
     assert [one.used_on for one in memory] == [["another stream"]] * len(memory)
 
 
+def test_another_gpu_than_the_current_one_is_the_only_one_in_use(
+    two_played_gpus: PlayedGPU,
+) -> None:
+    other = torch.device("cuda:1")
+    options = {"games": ["pong", "breakout"], "n_envs": 4, "seed": 0, "decorrelate_steps": 5}
+    native, env = AtariEnv(**options), AtariEnv(device=other, **options)
+    expected, _ = native.reset()
+    found, running = env.reset()
+    assert running.device == other
+    action = torch.tensor([2, 3, 0, 4])
+    for _ in range(5):
+        for key, tensor in found.items():
+            assert tensor.device == other
+            assert torch.equal(tensor.cpu(), expected[key]), key
+        _, (expected, _) = native.step(DictTensor({"action": action}))
+        _, (found, _) = env.step(DictTensor({"action": action.to(other)}))
+    assert torch.equal(env.get_state().cpu(), native.get_state())
+    env.set_state([1], native.get_state([3]))
+    assert env.render([1]).device == env.get_ram().device == other
+    env.reset_where(torch.tensor([True, False, False, True], device=other))
+    env.close()
+    assert two_played_gpus.used == {other}
+
+
 def test_a_gpu_that_is_one_too_many_is_named(played_gpu: PlayedGPU) -> None:
     with pytest.raises(ValueError, match="^device: .*, got cuda:1 of 1 CUDA devices"):
         AtariEnv("pong", 2, device="cuda:1")
