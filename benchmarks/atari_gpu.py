@@ -397,9 +397,9 @@ def main(config: Config) -> None:
         if "kernels" in config.parts:
             games |= dict.fromkeys(config.start_games)
         build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
-        measure(cases, figures, report, config)
         if "kernels" in config.parts:
             kernels(config, report)
+        measure(cases, figures, report, config)
         if "cpu" in config.parts:
             cores(report, figures, config)
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ class LocalWorker:
     """
 
     connection = None
+    is_importing = False
 
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
         self._generators: Any = None

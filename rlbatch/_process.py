@@ -96,6 +96,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 
 def _set_signals(dump_descriptor: int) -> None:
     faulthandler.enable(file=dump_descriptor)
+    os.register_at_fork(after_in_child=faulthandler.disable)  # Its crash is not the worker's.
     faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
     signal.signal(INTERRUPT, _give_up)
     # A terminal may stop what prints in the background.

@@ -90,6 +90,7 @@ class RemoteWorker:
         self._owner = os.getpid()
         self._recipe = recipe
         self._was_read = self._is_stopped = False
+        self.is_importing = True
         ours, theirs = socket.socketpair()
         ours.setsockopt(
             socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
@@ -169,7 +170,9 @@ class RemoteWorker:
             if self.connection.poll():
                 self._was_read = True
                 message = self.connection.recv()
-                self._was_read = not isinstance(message, Imported)  # After which Ready comes.
+                if isinstance(message, Imported):  # The answer comes after it.
+                    self.is_importing = self._was_read = False
+                    return None
                 if isinstance(message, Failure):
                     raise self._failure(message)
                 return message
@@ -265,6 +268,7 @@ class RemoteWorker:
     def _stacks_of_crash(self) -> str:
         # What comes before was asked for while the worker lived.
         _, crash, stacks = self.stacks().partition("Fatal Python error: ")
+        stacks, _, _ = stacks.partition("\nExtension modules: ")
         return crash + stacks
 
     def _error(self, what: str, stacks: str = "") -> WorkerError:
@@ -328,7 +332,7 @@ def stacks_of(workers: list[RemoteWorker]) -> str:
     return "\n".join(f"{worker}:\n{worker.stacks() or _NO_STACKS}" for worker in workers)
 
 
-_NO_STACKS = "no stacks; it is stopped, or still importing what it needs\n"
+_NO_STACKS = f"no stacks within {_DUMP_WAIT_S} s; it is stopped, or was started just now\n"
 
 
 def _paragraph(text: str) -> str:

@@ -10,7 +10,7 @@ import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from multiprocessing.connection import wait
+from multiprocessing.connection import Connection, wait
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import torch
@@ -77,6 +77,8 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
         batcher: Any = args[0]
         name, was_open = method.__name__, batcher._state is not _State.CLOSED
         if not batcher._calls.acquire(blocking=False):
+            if not was_open:
+                raise CallOrderError(f"{name}: expected an open batcher, got one that is closing")
             raise CallOrderError(
                 f"{name}: expected one call at a time, got one while another has not returned"
             )
@@ -240,9 +242,7 @@ class RL_Batcher:
                 self._workers.append(RemoteWorker(recipe, number))
             for worker in self._workers:  # Now that all are starting.
                 worker.start()
-            limit = self._timeout
-            self._gather(None if limit is None else max(limit, _IMPORT_TIMEOUT_S))
-        ready: list[Ready] = self._gather(self._timeout)
+        ready = self._gather_ready()
         n_envs = [worker.n_envs for worker in ready]
         if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
             raise EnvContractError(
@@ -252,6 +252,13 @@ class RL_Batcher:
         self._autoreset = ready[0].autoreset
         for worker, part in zip(self._workers, self._parts, strict=True):
             worker.first_env = part.start
+
+    def _gather_ready(self) -> list[Ready]:
+        messages: list[Any] = [None] * len(self._workers)
+        limit = None if self._timeout is None else max(self._timeout, _IMPORT_TIMEOUT_S)
+        self._poll_into(messages, limit, imports=True)
+        self._poll_into(messages, self._timeout)
+        return messages
 
     def n_elems(self) -> int:
         """Returns the number of environments over all processes."""
@@ -403,15 +410,20 @@ class RL_Batcher:
         return self._policy_version
 
     @_one_at_a_time
-    def ready(self) -> bool:
-        """Returns whether `get` would not wait; see also `wait_for_any`.
+    def pending(self) -> list[Connection]:
+        """Returns what `get` would wait for; nothing if it would not wait.
+
+        Returns:
+            The pipes of the workers that are busy, for `multiprocessing.connection.wait`, beside
+            those of others; `wait_for_any` does that for several batchers.
 
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
             WorkerError: A worker failed; the batcher is of no more use.
         """
-        self._expect(_State.EXECUTING, to="ready")
-        return self._collect(None, blocking=False)
+        self._expect(_State.EXECUTING, to="pending")
+        self._collect(None, blocking=False)
+        return [worker.connection for worker in self._without(self._replies)]
 
     def stats(self) -> list[dict[str, float]]:
         """Returns, per worker, where its time went since it was made.
@@ -501,8 +513,9 @@ class RL_Batcher:
             raise
         return True
 
-    def _poll_into(self, messages: list[Any], timeout: float | None) -> None:
-        # Fills the gaps in a list of messages, one per worker. The one place that waits.
+    def _poll_into(self, messages: list[Any], timeout: float | None, imports: bool = False) -> None:
+        # Fills the gaps in a list of messages, one per worker; of those that still import alone, if
+        # it is `imports` that are waited for. The one place that waits.
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             for number, worker in enumerate(self._workers):
@@ -510,13 +523,14 @@ class RL_Batcher:
                     messages[number] = worker.poll()
                     if isinstance(messages[number], Done):
                         self._stats[number] = messages[number].stats
-            waiting = self._without(messages)
+            missing = self._without(messages)
+            waiting = [worker for worker in missing if worker.is_importing or not imports]
             if not waiting:
                 return
             left = LIVENESS_S if deadline is None else deadline - time.monotonic()
             if left <= 0:
                 raise timed_out(waiting, timeout)
-            wait([worker.connection for worker in waiting], min(left, LIVENESS_S))
+            wait([worker.connection for worker in missing], min(left, LIVENESS_S))
 
     def _without(self, messages: list[Any]) -> list[Any]:
         """Returns the workers of which a list, one message per worker, has none."""

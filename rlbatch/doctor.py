@@ -94,7 +94,7 @@ def check_driver() -> Finding:
             for i, (major, minor) in zip(numbers, able, strict=True)
         ]
         found = "; ".join([*names, f"driver {driver or 'of unknown version'}"])
-        remedy = "a GPU of compute capability 7.5 or newer"
+        remedy = "a GPU of compute capability {}.{} or newer".format(*build.OLDEST_GPU)
         return Finding(max(able) >= build.OLDEST_GPU, found, remedy)
     if driver and torch.version.cuda is None:
         found = f"driver {driver}, but this PyTorch is for the CPU"

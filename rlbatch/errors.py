@@ -78,7 +78,8 @@ class WorkerError(RuntimeError):
         command: What it was doing: `start`, `reset`, `execute`, `update` or `close`.
         environment: Number of the environment (over the whole batcher) that failed; None when
             the failure was not inside one environment.
-        child_traceback: The worker's formatted traceback; empty when it was killed.
+        child_traceback: The worker's formatted traceback, or its stacks where it has crashed or
+            did not answer; empty when it was killed.
     """
 
     def __init__(

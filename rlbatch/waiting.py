@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Sequence
-from multiprocessing.connection import wait
+from collections.abc import Iterable
+from multiprocessing.connection import Connection, wait
 
 from rlbatch._arguments import check_timeout
-from rlbatch._remote import timed_out
 from rlbatch.batcher import LIVENESS_S, RL_Batcher
+from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 
-def wait_for_any(batchers: Sequence[RL_Batcher], timeout: float | None = 600.0) -> list[RL_Batcher]:
-    """Waits until at least one batcher is `ready`, such as actors that each go at their own pace.
+def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) -> list[RL_Batcher]:
+    """Waits until `get` of at least one batcher would not wait, such as that of an actor.
 
     Args:
         batchers: Between `execute` and `get`. With 0 processes they are ready at once.
         timeout: How long to wait, in seconds; None for as long as their processes live.
 
     Returns:
-        All that are ready, in the order given.
+        All that are ready, in the order given, each once.
 
     Raises:
         ValueError: There is no batcher, or `timeout` makes no sense.
         CallOrderError: One is not between `execute` and `get`.
         WorkerTimeoutError: It took longer than that; nothing is lost.
-        WorkerError: A worker failed; its batcher is of no more use.
+        WorkerError: A worker failed; its batcher, which a note names, is of no more use.
 
     Example:
         >>> import gymnasium
@@ -47,20 +48,29 @@ def wait_for_any(batchers: Sequence[RL_Batcher], timeout: float | None = 600.0) 
         >>> for actor in actors:
         ...     actor.close()
     """
-    if not batchers:
+    each = list(dict.fromkeys(batchers))
+    if not each:
         raise ValueError("batchers: expected at least one, got none")
     check_timeout(timeout)
-    return _first_ready(batchers, timeout)
-
-
-def _first_ready(batchers: Sequence[RL_Batcher], timeout: float | None) -> list[RL_Batcher]:
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:
-        ready = [batcher for batcher in batchers if batcher.ready()]
+        pending = [_pending(number, batcher) for number, batcher in enumerate(each)]
+        ready = [batcher for batcher, pipes in zip(each, pending, strict=True) if not pipes]
         if ready:
             return ready
-        busy = [worker for batcher in batchers for worker in batcher._without(batcher._replies)]
         left = LIVENESS_S if deadline is None else deadline - time.monotonic()
         if left <= 0:
-            raise timed_out(busy, timeout)
-        wait([worker.connection for worker in busy], min(left, LIVENESS_S))
+            raise WorkerTimeoutError(
+                f"batchers: expected one of {len(each)} to be ready within {timeout} s, got none; "
+                "a get that has no more time tells what its workers are doing"
+            )
+        with contextlib.suppress(OSError):  # Another thread has closed one, as the next round says.
+            wait(sum(pending, []), min(left, LIVENESS_S))
+
+
+def _pending(number: int, batcher: RL_Batcher) -> list[Connection]:
+    try:
+        return batcher.pending()
+    except WorkerError as error:
+        error.add_note(f"wait_for_any: of batchers[{number}]")
+        raise

@@ -102,8 +102,9 @@ def _on_gpu(index: Any, gpu: torch.device) -> Any:
 class PlayedStream:
     """A stream of a played GPU, which does everything at once, and tells what it is asked for."""
 
-    def __init__(self, gpu: PlayedGPU, *_: Any):
+    def __init__(self, gpu: PlayedGPU, device: Any = "cuda"):
         self._gpu = gpu
+        gpu.use(device)
 
     def wait_stream(self, other: PlayedStream) -> None:
         self._gpu.launches.append(("wait_stream", self, other))
@@ -140,7 +141,7 @@ class PlayedGPU(TorchDispatchMode):
     Attributes:
         crossings: What has crossed between host and GPU, or from one GPU to another, or made the
             host wait; a line each.
-        used: The GPUs on which there were tensors or kernels.
+        used: The GPUs on which there were tensors or kernels, or that were asked for streams.
         launches: The kernels that were started, and on which stream, in turn with streams that were
             told to wait for others.
         stream: The current one.
@@ -151,7 +152,8 @@ class PlayedGPU(TorchDispatchMode):
         self.crossings: list[str] = []
         self.used: set[torch.device] = set()
         self.launches: list[tuple] = []
-        self.stream = PlayedStream(self)
+        self.stream = PlayedStream(self)  # Of all GPUs, which `used` tells apart.
+        self.used.clear()
         self._is_alone = False
 
     @contextlib.contextmanager
@@ -171,6 +173,20 @@ class PlayedGPU(TorchDispatchMode):
             yield
         finally:
             self.stream = before
+
+    def use(self, device: Any = "cuda") -> None:
+        """Notes that a GPU is used."""
+        self.used.add(_indexed(torch.device(device)))
+
+    def current_stream(self, device: Any = "cuda") -> PlayedStream:
+        """Returns the current stream, and notes of which GPU."""
+        self.use(device)
+        return self.stream
+
+    def synchronize(self, device: Any = "cuda") -> None:
+        """Notes that the host waits for a GPU."""
+        self.use(device)
+        self.cross("synchronize")
 
     def kernels(self, games: Sequence[Game], device: torch.device) -> list[PlayedKernels]:
         """Returns the kernels of games, as `device_kernels` does."""
@@ -290,10 +306,10 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch, n_gpus: int = 1) -> Iterator[Playe
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda *_: gpu.stream)
+    monkeypatch.setattr(torch.cuda, "current_stream", gpu.current_stream)
     monkeypatch.setattr(torch.cuda, "Stream", functools.partial(PlayedStream, gpu))
     monkeypatch.setattr(torch.cuda, "stream", gpu.on)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda *_: gpu.cross("synchronize"))
+    monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
     monkeypatch.setattr(build, "device_kernels", gpu.kernels)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # Weights change their class.

@@ -3,6 +3,7 @@
 Every test is held to the five seconds, and to leaving no process, by `nothing_left`.
 """
 
+import contextlib
 import ctypes
 import os
 import re
@@ -199,6 +200,33 @@ def test_a_worker_is_killed_while_it_works(number):
     assert_unusable(batcher)
 
 
+class ImportsForEver:
+    """Is unpickled at once by the first process, never by others."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return arrive, (self.path,)
+
+
+def arrive(path):
+    with contextlib.suppress(FileExistsError):
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+        return path
+    return time.sleep(1000)
+
+
+@pytest.mark.parametrize("timeout", [600.0, None])
+def test_a_failure_is_reported_while_others_import(tmp_path, timeout):
+    def create_env(slow, seed):
+        raise OSError("no such game")
+
+    slow = ImportsForEver(tmp_path / "arrived")
+    with pytest.raises(WorkerError, match="start: OSError.'no such game'"), Timer():
+        make_batcher(2, create_env=create_env, env_args={"slow": slow}, timeout=timeout)
+
+
 def test_a_crash_in_native_code_is_reported_with_its_stack():
     class Crashing(CountingEnv):
         def step(self, action):
@@ -212,6 +240,7 @@ def test_a_crash_in_native_code_is_reported_with_its_stack():
         acquire(batcher)
     assert "test_batcher_failures.py" in caught.value.child_traceback
     assert " in step\n" in str(caught.value)
+    assert "Extension modules" not in str(caught.value)
     assert_unusable(batcher)
 
 
@@ -225,6 +254,23 @@ def test_a_kill_shows_no_stacks_of_before():
     with pytest.raises(WorkerError, match=r"runs out\)$") as caught:
         batcher.get()
     assert caught.value.child_traceback == ""
+
+
+def test_a_crash_of_a_forked_child_is_not_the_workers():
+    class Forking(Sleeper):
+        def reset(self, env_info=None):
+            child = os.fork()
+            if child == 0:
+                ctypes.string_at(0)
+            assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGSEGV
+            return super().reset(env_info)
+
+    batcher = make_batcher(1, create_env=lambda seed: Forking([9]), env_args={})
+    batcher.reset()
+    batcher.execute()
+    os.kill(worker_pids(batcher)[0], signal.SIGKILL)
+    with pytest.raises(WorkerError, match=r"runs out\)$"):
+        batcher.get()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +385,9 @@ def test_a_stopped_worker_does_not_keep_close_waiting():
     batcher = make_batcher(1, create_env=sleeping, env_args={}, timeout=1.0)
     (pid,) = worker_pids(batcher)
     os.kill(pid, signal.SIGSTOP)
-    stopped = rf"workers 0 .close.(.|\n)*worker 0 .process {pid}.:\nno stacks; it is stopped"
+    stopped = (
+        rf"workers 0 .close.(.|\n)*worker 0 .process {pid}.:\nno stacks within .* it is stopped"
+    )
     with pytest.raises(WorkerTimeoutError, match=stopped), Timer():
         batcher.close()
     batcher.close()

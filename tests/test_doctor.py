@@ -200,6 +200,10 @@ def test_one_gpu_that_is_new_enough_is_the_one_that_is_tried(monkeypatch, have_g
 
 
 def test_a_gpu_that_is_too_old_lacks_nothing_else(monkeypatch, have_gpus, capsys) -> None:
+    def missing() -> None:
+        raise build.BuildError("no CuPy")
+
+    monkeypatch.setattr(build, "import_cupy", missing)
     have_gpus((7, 0))
     assert doctor.main() == 1
     printed = capsys.readouterr().out
@@ -210,10 +214,11 @@ def test_a_gpu_that_is_too_old_lacks_nothing_else(monkeypatch, have_gpus, capsys
 def test_a_compiler_that_does_not_know_the_gpu(have_gpus) -> None:
     pytest.importorskip("cupy")
     have_gpus((99, 0))
-    finding = doctor.check_compiler()
-    assert finding.is_fine is False
-    assert "compute capability 99.0" in finding.found
-    assert finding.remedy.startswith("pip install -U nvidia-cuda-nvrtc")
+    for check in (doctor.check_compiler, doctor.check_kernels):
+        finding = check()
+        assert finding.is_fine is False
+        assert "compute capability 99.0" in finding.found
+        assert finding.remedy.startswith("pip install -U nvidia-cuda-nvrtc")
 
 
 def test_headers_are_found_and_need_not_be_there(monkeypatch, tmp_path) -> None:

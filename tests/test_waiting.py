@@ -1,7 +1,8 @@
-"""`wait_for_any` and `ready`, with real processes."""
+"""`wait_for_any` and `pending`, with real processes."""
 
 import os
 import signal
+import threading
 import time
 
 import pytest
@@ -40,13 +41,13 @@ def two(tmp_path):
 
 def test_the_first_that_is_ready_is_returned(two):
     (first, second), paths = two
-    assert not first.ready()
+    assert len(first.pending()) == 2
     paths[1].touch()
-    assert wait_for_any([first, second]) == [second]
-    assert second.ready()
+    assert wait_for_any(one for one in (first, second, first)) == [second]
+    assert not second.pending()
     trajectories, _ = second.get(timeout=0)  # It need not wait.
     assert trajectories.trajectories.lengths.tolist() == [4, 4]
-    with pytest.raises(CallOrderError, match="ready: expected a batcher that is executing"):
+    with pytest.raises(CallOrderError, match="pending: expected a batcher that is executing"):
         wait_for_any([first, second])
     second.execute()
     paths[0].touch()
@@ -56,29 +57,44 @@ def test_the_first_that_is_ready_is_returned(two):
     assert ready == [first, second]
 
 
+def test_a_wait_ends_at_once(two):
+    (first, second), paths = two
+    threading.Timer(0.5, paths[0].touch).start()
+    started = time.monotonic()
+    assert wait_for_any([first, second], timeout=None) == [first]
+    assert 0.4 < time.monotonic() - started < 5
+
+
+def test_a_batcher_that_another_thread_closes_is_named(two):
+    (first, second), _ = two
+    threading.Timer(0.5, first.close).start()
+    with pytest.raises(CallOrderError, match="pending: expected .*clos"):
+        wait_for_any([first, second])
+
+
 def test_a_wait_sleeps(two):
     """So that the cores are the workers'."""
     (first, second), _ = two
     started = time.process_time()
-    with pytest.raises(WorkerTimeoutError, match=r"within 2 s, got none\n\nworker 0") as caught:
+    with pytest.raises(WorkerTimeoutError, match="one of 2 to be ready within 2 s, got none"):
         wait_for_any([first, second], timeout=2)
     assert time.process_time() - started < 0.5
-    assert str(caught.value).count(" in step\n") == 4  # Two of each.
-    assert not first.ready()  # Nothing is lost.
+    assert first.pending()  # Nothing is lost.
 
 
 def test_a_worker_that_dies_is_reported(two):
     (first, second), _ = two
     os.kill(first._workers[1]._process.pid, signal.SIGKILL)
-    with pytest.raises(WorkerError, match="worker 1 .*killed by SIGKILL"):
+    with pytest.raises(WorkerError, match="worker 1 .*killed by SIGKILL") as caught:
         wait_for_any([second, first])
+    assert caught.value.__notes__ == ["wait_for_any: of batchers[1]"]
 
 
 def test_in_the_callers_process_it_is_ready_at_once():
     with make_batcher(0) as one:
         one.reset()
-        with pytest.raises(CallOrderError, match="ready: expected"):
-            one.ready()
+        with pytest.raises(CallOrderError, match="pending: expected"):
+            one.pending()
         one.execute()
         assert wait_for_any([one], timeout=0) == [one]
 

@@ -26,6 +26,7 @@ _DTYPES = {
     "episode_return": torch.float32,
     "episode_length": torch.int64,
 }
+_MOST_NAMED = 10  # Environments in a message.
 _ENOUGH = 5  # Ends of episodes, to suspect something of all of them.
 
 
@@ -135,7 +136,7 @@ class _Walk:
         """Resets, checks what comes, and starts to follow the episodes from there."""
         (first,) = self.take([self.env.reset(env_info)], "reset")
         _expect_equal(first.numbers, self.everyone, "reset: all environments run, in order")
-        self.check_first(first.observation, "reset")
+        self.check_first(first.observation, "reset", first.numbers)
         self.current = first
         self.length = torch.zeros(self.n_envs, dtype=torch.int64, device="cpu")
         self.total = torch.zeros(self.n_envs, dtype=torch.float64, device="cpu")
@@ -241,26 +242,28 @@ class _Walk:
             found = (tuple(observation[key].shape[1:]), observation[key].dtype)
             _expect(found == expected, f"{key} is {expected}, as in observation_space", found)
 
-    def check_first(self, observation: DictTensor, where: str) -> None:
+    def check_first(self, observation: DictTensor, where: str, numbers: torch.Tensor) -> None:
         """Checks the clauses about first observations of an episode, which all rows are."""
         _expect(bool(observation["initial_state"].all()), f"{where}: initial_state is True", False)
         last_actions = [key for key in observation if key.split("/")[0] == "last_action"]
         _expect(bool(last_actions), f"{where}: observations hold last_action", list(observation))
         for key in ("reward", "done", "episode_return", "episode_length", *last_actions):
             zeros = torch.zeros_like(observation[key])
-            _expect_equal(observation[key], zeros, f"{where}: {key} of a first observation is 0")
+            clause = f"{where}: {key} of a first observation is 0"
+            _expect_equal(observation[key], zeros, clause, numbers)
 
     def check_after(self, after: _Seen, action: DictTensor) -> None:
         """Checks what the actions led to: steps of episodes, except for late resets."""
         late = self.late[after.numbers]
-        self.check_first(after.observation.index(late), "step after a last one that did not reset")
+        where = "step after a last one that did not reset"
+        self.check_first(after.observation.index(late), where, after.numbers[late])
         seen, numbers = after.observation.index(~late), after.numbers[~late]
         self.length[numbers] += 1
         self.total[numbers] += seen["reward"].double()
         self.magnitude[numbers] += seen["reward"].double().abs()
         _expect(not seen["initial_state"].any(), "step: initial_state is False", True)
         clause = "step: episode_length counts the steps of the episode"
-        _expect_equal(seen["episode_length"], self.length[numbers], clause)
+        _expect_equal(seen["episode_length"], self.length[numbers], clause, numbers)
         clause = "step: episode_return sums the rewards of the episode"
         total, expected = seen["episode_return"].double(), self.total[numbers]
         # float32 rewards are summed here; the environment may sum exact ones, or in float32.
@@ -271,7 +274,7 @@ class _Walk:
                 _expect(f"last_{key}" in seen, f"step: observations hold last_{key}", list(seen))
                 last = seen[f"last_{key}"]
                 clause = f"step: last_{key} is the action that led to the observation"
-                _expect_equal(last, tensor[~late].to(last.dtype), clause)
+                _expect_equal(last, tensor[~late].to(last.dtype), clause, numbers)
 
     def check_following(self, after: _Seen, following: _Seen) -> None:
         """Checks what to act on next against what the actions led to."""
@@ -284,19 +287,22 @@ class _Walk:
                 "step: where an episode has ended, initial_state of what is acted on next is True, "
                 "with resets_late False"
             )
-            _expect_equal(fresh, done & (not self.env.resets_late), clause)
-            self.check_first(following.observation.index(fresh), "step that resets")
+            _expect_equal(fresh, done & (not self.env.resets_late), clause, self.everyone)
+            numbers = self.everyone[fresh]
+            self.check_first(following.observation.index(fresh), "step that resets", numbers)
             self.compare_frames(after.observation.index(fresh), following.observation.index(fresh))
             self.length[done], self.total[done], self.magnitude[done] = 0, 0, 0
             self.late = done & ~fresh
             kept, rows = after.observation.index(~fresh), following.observation.index(~fresh)
+            numbers = self.everyone[~fresh]
         else:
             clause = "step: those whose episode is not done run on, no others"
             _expect_equal(following.numbers, after.numbers[~done], clause)
             kept, rows = after.observation.index(~done), following.observation
+            numbers = following.numbers
         for key, tensor in kept.items():
             clause = f"step: both pairs have the same {key}, except for a first observation"
-            _expect_equal(rows[key], tensor, clause)
+            _expect_equal(rows[key], tensor, clause, numbers)
 
     def compare_frames(self, last: DictTensor, first: DictTensor) -> None:
         """Counts the episodes whose first frame is the last one of the episode before."""
@@ -362,14 +368,17 @@ def _expect(holds: bool, clause: str, found: Any) -> None:
         raise EnvContractError(f"{clause}: expected so, got {found}")
 
 
-def _expect_equal(found: torch.Tensor, expected: torch.Tensor, clause: str) -> None:
+def _expect_equal(
+    found: torch.Tensor, expected: torch.Tensor, clause: str, numbers: torch.Tensor | None = None
+) -> None:
+    # Where the environments' numbers are given, one for each row, those that differ are named.
     if found.shape == expected.shape:
         equal = _equal(found, expected)
         if bool(equal.all()):
             return
-        if found.dim():  # Only what differs, of what may be thousands of rows.
-            rows = (~equal).reshape(len(found), -1).any(1)
-            clause += f", rows {rows.nonzero().squeeze(1).tolist()}"
+        if numbers is not None:
+            rows = (~equal).reshape(len(found), -1).any(1).nonzero().squeeze(1)[:_MOST_NAMED]
+            clause += f", of environments {numbers[rows].tolist()}"
             found, expected = found[rows], expected[rows]
     raise EnvContractError(f"{clause}: expected {expected}, got {found}")
 

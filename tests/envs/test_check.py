@@ -74,7 +74,30 @@ def test_a_terminal_observation_that_is_that_of_the_next_episode_is_suspected(ca
     assert [f"check_env: {warning}" for warning in report.warnings] == caplog.messages
 
 
-def test_only_the_rows_that_differ_are_shown():
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_environments_that_differ_are_named(autoreset):
+    class Counts(CountingEnv):
+        def step(self, action):
+            pairs = super().step(action)
+            for observation, running in pairs:
+                observation["episode_length"][running == 3] = 7
+            return pairs
+
+    expected = r", of environments \[3\]: expected tensor\(\[1\]\), got tensor\(\[7\]\)"
+    with pytest.raises(EnvContractError, match=expected):
+        check_env(Counts([2, 2, 9, 9], autoreset=autoreset), n_steps=1)
+
+    class Differs(CountingEnv):
+        def step(self, action):
+            after, (following, running) = super().step(action)
+            following["frame"][running >= 3] += 1
+            return after, (following, running)
+
+    with pytest.raises(EnvContractError, match=r"same frame, .*, of environments \[3, 4\]: "):
+        check_env(Differs([1, 1, 9, 9, 9], autoreset=autoreset), n_steps=1)
+
+
+def test_a_mark_that_is_missing_is_named():
     class Marks(CountingEnv):
         def step(self, action):
             after, (following, running) = super().step(action)
@@ -82,7 +105,7 @@ def test_only_the_rows_that_differ_are_shown():
             return after, (following, running)
 
     with pytest.raises(
-        EnvContractError, match=r", rows \[1\]: expected tensor\(\[True\]\), got .*F"
+        EnvContractError, match=r", of environments \[1\]: expected tensor\(\[True\]\), got .*F"
     ):
         check_env(Marks([2, 2, 2], autoreset=True), n_steps=9)
 

@@ -276,7 +276,7 @@ class DeviceBatch(Batch):
         if not self._is_whole and where != "reset":
             raise CallOrderError(
                 f"{where}: expected whole environments, got some that an exception has left in the "
-                "middle of a step; reset"
+                "middle of a step or of set_state; reset"
             )
 
     def step(
@@ -394,8 +394,9 @@ class DeviceBatch(Batch):
         """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""
         self.check_idle("set_state")
         bodies = self._bodies(ids, states, self._state_bytes())
+        uploaded = self.uploaded(bodies)
         with self.left_whole("set_state"):
-            self._per_state("rlb_restore", ids, self.uploaded(bodies))
+            self._per_state("rlb_restore", ids, uploaded)
 
     def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
         for i in range(len(self._in_turn)):

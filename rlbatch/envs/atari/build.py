@@ -262,7 +262,7 @@ _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")
 # The last one for what bears no mark in `native/`: constructors, operators, lambdas.
 CUDA_FLAGS = ("--std=c++17", "--fmad=false", "--device-as-default-execution-space")
 _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
-OLDEST_GPU = 7, 5  # Turing. In older ones the threads of a warp do not run independently.
+OLDEST_GPU = 7, 5  # Turing. CUDA 13 has no code for older ones, and none has been tried.
 NEWER_NVRTC = "pip install -U nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12, for an older driver)"
 
 # At once; each takes about 300 MB.
@@ -386,19 +386,23 @@ def architecture_of(device: torch.device) -> str:
     major, minor = torch.cuda.get_device_capability(device)
     if (major, minor) < OLDEST_GPU:
         raise ArchitectureError(
-            f"AtariEnv on CUDA: expected a GPU of compute capability 7.5 or newer, got {device}, "
-            f"of {major}.{minor}"
+            f"AtariEnv on CUDA: expected a GPU of compute capability {_dotted(OLDEST_GPU)} or "
+            f"newer, got {device}, of {_dotted((major, minor))}"
         )
     version, known = _nvrtc()
     able = [number for number in known if number // 10 == major and number % 10 <= minor]
     if not able:
         raise ArchitectureError(
             f"AtariEnv on CUDA: expected an NVRTC that compiles for the compute capability "
-            f"{major}.{minor} of {device}, got NVRTC {version}, which compiles for "
-            f"{', '.join(f'{number // 10}.{number % 10}' for number in known)}; "
+            f"{_dotted((major, minor))} of {device}, got NVRTC {version}, which compiles for "
+            f"{', '.join(_dotted(divmod(number, 10)) for number in known)}; "
             f"{NEWER_NVRTC}"
         )
     return f"sm_{max(able)}"
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return "{}.{}".format(*capability)
 
 
 def compile_kernels(games: Sequence[Game], device: torch.device) -> None:

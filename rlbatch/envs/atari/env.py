@@ -412,7 +412,7 @@ def _settings(options: dict[str, Any]) -> Settings:
     if unknown:
         known += ["mode", "difficulty", "num_threads", "decorrelate_steps"]
         arguments = [*known, "game", "n_envs", "device", "seed", "games"]
-        close = [difflib.get_close_matches(name, arguments, n=1, cutoff=0.5) for name in unknown]
+        close = [difflib.get_close_matches(name, arguments, n=1, cutoff=0.75) for name in unknown]
         closest = f"; closest: {', '.join(sum(close, []))}" if any(close) else ""
         raise TypeError(
             f"options: expected some of {', '.join(known)}, got {', '.join(unknown)}{closest}"

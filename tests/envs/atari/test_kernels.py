@@ -202,8 +202,8 @@ def test_a_gpu_of_another_generation_is_named(monkeypatch) -> None:
 
 def test_a_gpu_that_is_too_old_is_refused_by_compilers_that_know_it_as_well(monkeypatch) -> None:
     monkeypatch.setattr(build, "_nvrtc", lambda: ("12.4", (61, 70, 75, 90)))
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 0))
-    expected = r"expected a GPU of compute capability 7\.5 or newer, got cuda:1, of 7\.0"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 2))
+    expected = r"expected a GPU of compute capability 7\.5 or newer, got cuda:1, of 7\.2"
     with pytest.raises(build.ArchitectureError, match=expected):
         build.architecture_of(torch.device("cuda:1"))
 
