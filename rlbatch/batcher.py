@@ -27,13 +27,7 @@ from rlbatch._arguments import (
 from rlbatch._local import LocalWorker
 from rlbatch._memory import check_free_memory
 from rlbatch._remote import RemoteWorker, stop_workers, timed_out
-from rlbatch._slots import (
-    Layout,
-    SlotStore,
-    SlotWriter,
-    check_same_layout,
-    shared_block,
-)
+from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout, shared_block
 from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
@@ -411,11 +405,7 @@ class RL_Batcher:
 
     @_one_at_a_time
     def pending(self) -> list[Connection]:
-        """Returns what `get` would wait for; nothing if it would not wait.
-
-        Returns:
-            The pipes of the workers that are busy, for `multiprocessing.connection.wait`, beside
-            those of others; `wait_for_any` does that for several batchers.
+        """Returns the pipes that `get` would wait for, none if it would not; see `wait_for_any`.
 
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
@@ -514,8 +504,8 @@ class RL_Batcher:
         return True
 
     def _poll_into(self, messages: list[Any], timeout: float | None, imports: bool = False) -> None:
-        # Fills the gaps in a list of messages, one per worker; of those that still import alone, if
-        # it is `imports` that are waited for. The one place that waits.
+        # Fills the gaps in a list of messages, one per worker; with `imports`, only until none of
+        # them imports any more. The one place that waits.
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             for number, worker in enumerate(self._workers):
