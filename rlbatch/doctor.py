@@ -143,8 +143,6 @@ def check_compiler() -> Finding:
         if gpu:
             architecture = build.architecture_of(gpu)
         path = build.cubin_path(build.defines(find_game("pong")), architecture)
-    except build.ArchitectureError as error:
-        return Finding(False, str(error), build.NEWER_NVRTC)
     except build.BuildError as error:
         return Finding(_needed(), str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"{architecture}: {path}")
@@ -157,8 +155,6 @@ def check_kernels() -> Finding:
         return Finding(None, "not started: there is no GPU for them")
     try:
         build.device_kernels([find_game("pong")], gpu)
-    except build.ArchitectureError as error:
-        return Finding(False, str(error), build.NEWER_NVRTC)
     except build.BuildError as error:
         return Finding(False, str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"they start on {gpu}, {torch.cuda.get_device_name(gpu)}")
@@ -222,8 +218,9 @@ def _paragraph(name: str, finding: Finding) -> str:
 
 
 def _remedy(error: build.BuildError, usual: str) -> str:
-    is_folder = isinstance(error, build.CacheError)
-    return "export XDG_CACHE_HOME=/a/folder/of/yours" if is_folder else usual
+    if isinstance(error, build.CacheError):
+        return "export XDG_CACHE_HOME=/a/folder/of/yours"
+    return build.NEWER_NVRTC if isinstance(error, build.ArchitectureError) else usual
 
 
 def _needed() -> bool | None:

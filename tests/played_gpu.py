@@ -102,9 +102,8 @@ def _on_gpu(index: Any, gpu: torch.device) -> Any:
 class PlayedStream:
     """A stream of a played GPU, which does everything at once, and tells what it is asked for."""
 
-    def __init__(self, gpu: PlayedGPU, device: Any = "cuda"):
+    def __init__(self, gpu: PlayedGPU):
         self._gpu = gpu
-        gpu.use(device)
 
     def wait_stream(self, other: PlayedStream) -> None:
         self._gpu.launches.append(("wait_stream", self, other))
@@ -153,7 +152,6 @@ class PlayedGPU(TorchDispatchMode):
         self.used: set[torch.device] = set()
         self.launches: list[tuple] = []
         self.stream = PlayedStream(self)  # Of all GPUs, which `used` tells apart.
-        self.used.clear()
         self._is_alone = False
 
     @contextlib.contextmanager
@@ -182,6 +180,11 @@ class PlayedGPU(TorchDispatchMode):
         """Returns the current stream, and notes of which GPU."""
         self.use(device)
         return self.stream
+
+    def new_stream(self, device: Any = "cuda") -> PlayedStream:
+        """Returns another stream, and notes of which GPU."""
+        self.use(device)
+        return PlayedStream(self)
 
     def synchronize(self, device: Any = "cuda") -> None:
         """Notes that the host waits for a GPU."""
@@ -307,7 +310,7 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch, n_gpus: int = 1) -> Iterator[Playe
     monkeypatch.setattr(torch.cuda, "device_count", lambda: n_gpus)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
     monkeypatch.setattr(torch.cuda, "current_stream", gpu.current_stream)
-    monkeypatch.setattr(torch.cuda, "Stream", functools.partial(PlayedStream, gpu))
+    monkeypatch.setattr(torch.cuda, "Stream", gpu.new_stream)
     monkeypatch.setattr(torch.cuda, "stream", gpu.on)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
     monkeypatch.setattr(build, "device_kernels", gpu.kernels)
