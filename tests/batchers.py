@@ -1,5 +1,10 @@
 """Batchers of environments that count, for tests."""
 
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, Trajectories
@@ -41,6 +46,17 @@ def make_batcher(n_processes=0, lengths=LENGTHS, autoreset=False, n_timesteps=4,
         "seeds": 0,
     }
     return RL_Batcher(**{**settings, **changes})
+
+
+@contextlib.contextmanager
+def nothing_stays_in_shared_memory() -> Iterator[None]:
+    """Asserts that no name is left there; those of other processes come and go."""
+    before = set(os.listdir("/dev/shm"))
+    yield
+    deadline = time.monotonic() + 10
+    while (left := set(os.listdir("/dev/shm")) - before) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not left
 
 
 def assert_equal(first: Trajectories, second: Trajectories) -> None:

@@ -14,7 +14,13 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import LENGTHS, CountingAgent, assert_equal, make_batcher
+from tests.batchers import (
+    LENGTHS,
+    CountingAgent,
+    assert_equal,
+    make_batcher,
+    nothing_stays_in_shared_memory,
+)
 from tests.helpers import CountingEnv, CountingGym, NestedGym
 
 
@@ -464,15 +470,15 @@ def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
     def descriptors():
         return len(os.listdir("/proc/self/fd"))
 
-    for attempt in range(2):
-        if attempt == 1:  # The first may open files for good: /dev/urandom and the like.
-            shared, opened = sorted(os.listdir("/dev/shm")), descriptors()
-        with make_batcher(2, [3]) as batcher:
-            batcher.reset()
-            batcher.execute()
-            batcher.get()
-    assert sorted(os.listdir("/dev/shm")) == shared
-    assert descriptors() == opened
+    with nothing_stays_in_shared_memory():
+        for attempt in range(2):
+            if attempt == 1:  # The first may open files for good: /dev/urandom and the like.
+                opened = descriptors()
+            with make_batcher(2, [3]) as batcher:
+                batcher.reset()
+                batcher.execute()
+                batcher.get()
+        assert descriptors() == opened
 
 
 def test_weights_that_an_agent_keeps_are_not_the_callers():
