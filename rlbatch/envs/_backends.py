@@ -88,7 +88,8 @@ def backend(gym_env: Any, seed: int | Sequence[int] | None) -> Backend:
 
     Raises:
         TypeError: `gym_env` is neither a list of environments nor a vector environment.
-        ValueError: The list is empty.
+        ValueError: The list is empty; or a vector environment answers for some of its environments
+            alone, or can not forget a pending reset.
     """
     if isinstance(gym_env, VectorEnv):
         return Vector(gym_env, seed)
@@ -210,6 +211,12 @@ class Vector:
         self._mode = AutoresetMode(env.metadata.get("autoreset_mode", AutoresetMode.NEXT_STEP))
         self.resets_late = self._mode is AutoresetMode.NEXT_STEP
         own = env.unwrapped
+        n_answers = getattr(own, "batch_size", self.n_envs)  # As both AtariVectorEnv have.
+        if n_answers != self.n_envs:
+            raise ValueError(
+                f"gym_env: expected a vector environment that steps all {self.n_envs} of its "
+                f"environments at once, got batch_size={n_answers}"
+            )
         if self.resets_late and isinstance(own, AsyncVectorEnv) and not own.shared_memory:
             # Its worker forgets a pending reset only where the memory is shared.
             raise ValueError(

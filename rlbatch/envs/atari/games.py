@@ -342,14 +342,16 @@ def find_game(name: str) -> Game:
     """Returns the game of that name.
 
     Case and underscores do not matter, nor does what Gymnasium puts around a name: a namespace
-    in front, a version and the kind of environment behind.
+    in front, a version and the kind of environment behind. But for `-ram`: what is observed is an
+    option of the environment.
 
     Args:
         name: Such as `ms_pacman`, `MsPacman`, `ALE/MsPacman-v5` or `MsPacmanNoFrameskip-v4`.
 
     Raises:
         TypeError: It is no string.
-        ValueError: There is no such game, or none for a single player.
+        ValueError: There is no such game, or none for a single player; or it is an environment
+            that observes the RAM.
 
     Example:
         >>> find_game("ALE/TicTacToe3D-v5").name
@@ -359,7 +361,12 @@ def find_game(name: str) -> Game:
         raise TypeError(f"game: expected a name, got {name!r}")
     by_key = {_key(game): game for game in GAMES}
     stem = name.rpartition("/")[2]
-    key = _key(re.sub(r"(-ram)?(Deterministic|NoFrameskip)?(-v\d+)?$", "", stem))
+    stem = re.sub(r"(Deterministic|NoFrameskip)?(-v\d+)?$", "", stem)
+    if stem.endswith("-ram"):
+        raise ValueError(
+            f"game: expected a name without -ram, got {name!r}; for the RAM use obs_type='ram'"
+        )
+    key = _key(stem)
     if key in by_key:
         return GAMES[by_key[key]]
     if key in map(_key, _TWO_PLAYER):

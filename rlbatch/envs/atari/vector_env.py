@@ -60,7 +60,8 @@ class AtariVectorEnv(VectorEnv):
         game: One of the 104; `ms_pacman`, or any other form that `find_game` understands.
         num_envs: How many environments.
         batch_size: How many of them `recv` waits for; 0 for all. With fewer, `step` takes actions
-            for, and returns, whoever finished first: see `infos["env_id"]`.
+            for, and returns, whoever finished first: see `infos["env_id"]`. Environments with short
+            steps are then in more of the batches than others.
         num_threads: 0 for one per core. The caller's counts: it steps environments in `recv`, and
             with a single thread nothing happens between `send` and `recv`.
         thread_affinity_offset: Accepted, and without effect.
@@ -101,6 +102,8 @@ class AtariVectorEnv(VectorEnv):
         ((2, 4, 84, 84), array([0, 0], dtype=int32))
         >>> env.close()
     """
+
+    closed = True  # Until there is something to close: Gymnasium 1.2 closes what it deletes.
 
     def __init__(  # noqa: PLR0913 - the arguments of ale-py.
         self,
@@ -173,6 +176,7 @@ class AtariVectorEnv(VectorEnv):
             self.metadata |= {"render_modes": [render_mode], "render_fps": fps}
         games = games_in_turn([found], mode, difficulty, num_envs)
         self._batch = NativeBatch(games, num_envs, settings, max(num_threads, 0))
+        self.closed = False
         self.num_envs, self.batch_size = num_envs, batch_size or num_envs
         self.grayscale, self.continuous = grayscale, continuous
         self.continuous_action_threshold = continuous_action_threshold

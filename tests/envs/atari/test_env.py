@@ -532,6 +532,8 @@ def test_other_devices_are_refused_and_reached_by_device_env():
             "games: expected a list of 1 to 2, one per env",
         ),
         ({"game": ["pong"]}, TypeError, "several are `games`"),
+        ({"game": "ALE/Pong-ram-v5"}, ValueError, "without -ram, .* use obs_type='ram'"),
+        ({"game": "Pong-ramNoFrameskip-v4"}, ValueError, "without -ram, got 'Pong-ramNoFr"),
         ({"n_envs": 0}, ValueError, "n_envs: expected an integer from 1"),
         (
             {"frame_skip": 4},

@@ -416,6 +416,17 @@ def test_rejects_what_makes_no_sense(options, error, message):
         AtariVectorEnv(**{"game": "breakout", "num_envs": 2, **options})
 
 
+def test_one_that_was_refused_has_nothing_to_close():
+    AtariVectorEnv.__new__(AtariVectorEnv).close()  # As Gymnasium 1.2 does with what is deleted.
+
+
+def test_all_have_to_answer_in_a_batcher():
+    env = AtariVectorEnv("pong", 4, batch_size=2)
+    with pytest.raises(ValueError, match="steps all 4 of its environments at once, got batch_size"):
+        GymEnvInf(env)
+    env.close()
+
+
 @pytest.mark.parametrize(
     ("actions", "error", "message"),
     [
