@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import torch
 import tyro
+from torch.autograd import DeviceType
 
 from benchmarks.report import Report
 from examples.gpu_batcher import Player
@@ -75,7 +76,8 @@ def trace(batcher: RL_Batcher) -> dict[str, dict[str, float]]:
         batcher.execute()
         batcher.get(copy=False)
     events = profile.key_averages()
-    kernels = [event for event in events if event.device_time_total and "aten::" not in event.key]
+    on_gpu = [event for event in events if event.device_type == DeviceType.CUDA]
+    kernels = [event for event in on_gpu if not event.key.startswith("Mem")]
     kernels.sort(key=lambda event: event.device_time_total, reverse=True)
     return {
         "copies": {event.key: event.count for event in events if event.key.startswith("Memcpy")},

@@ -18,9 +18,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import recv_handle
 from typing import Any
 
-import cloudpickle
 import torch
 
+from rlbatch._pickling import loads
 from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block
 from rlbatch._worker import (
@@ -59,19 +59,15 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     command = Command.START
     is_parent_gone = False
     try:
-        recipe = _load_recipe(connection)
-        recipe.torch_settings.apply()
-        seed_generators(recipe.seeds.generators)
-        torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
-        worker = Worker(recipe, partial(_ask_for_slots, connection))
+        worker, device = _make_worker(connection)
         _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:
             started = time.perf_counter()
             command, arguments = _load(_received(connection))
             worker.stats["wait_s"] += time.perf_counter() - started
             n_running = getattr(worker, command.value)(*arguments)
-            if recipe.device.type == "cuda":
-                torch.cuda.synchronize(recipe.device)
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
             _send(connection, Done(n_running, worker.stats))
     except BaseException as error:
         is_parent_gone = isinstance(error, _ParentGone)
@@ -83,10 +79,10 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
                 worker.close()
     finally:
         signal.signal(INTERRUPT, signal.SIG_IGN)
-        if torch.cuda.is_initialized():
-            # A block of the parent's counts as in use there until it is let go of here.
-            worker = None
-            gc.collect()
+        # Temporary folders go, files are written. And a block of the parent's on a GPU counts as in
+        # use there until it is let go of here.
+        worker = None
+        gc.collect()
         # As multiprocessing ends its children: tearing down torch takes half a second.
         _flush()
         if is_parent_gone:  # Nobody else ends what environments have started.
@@ -141,10 +137,18 @@ def _loading() -> Iterator[None]:
         _is_loading = False
 
 
+def _make_worker(connection: Connection) -> tuple[Worker, torch.device]:
+    recipe = _load_recipe(connection)
+    recipe.torch_settings.apply()
+    seed_generators(recipe.seeds.generators)
+    torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
+    return Worker(recipe, partial(_ask_for_slots, connection)), recipe.device
+
+
 def _load_recipe(connection: Connection) -> Recipe:
     payload = _received(connection)
     with _loading():
-        recipe, environments = cloudpickle.loads(payload)
+        recipe, environments = loads(payload)
         register_environments(environments)
     _send(connection, Imported())
     return recipe
@@ -152,7 +156,7 @@ def _load_recipe(connection: Connection) -> Recipe:
 
 def _load(payload: bytes) -> tuple[Command, tuple]:
     with _loading():
-        return cloudpickle.loads(payload)
+        return loads(payload)
 
 
 class _ParentGone(BaseException):  # noqa: N818 - no error, and not for an environment to catch

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import types
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
 
-_SCRIPT = ("__main__", "__mp_main__")  # The latter in a child that multiprocessing has spawned.
+from rlbatch._pickling import SCRIPT, name_in_script
 
 
 def registered_environments() -> list[bytes]:
@@ -40,7 +39,7 @@ def _names(spec: Any) -> Iterator[tuple[str, str]]:
     wrappers = (wrapper.entry_point for wrapper in spec.additional_wrappers)
     for entry_point in (spec.entry_point, spec.vector_entry_point, *wrappers):
         module, _, name = str(entry_point).partition(":")
-        if module in _SCRIPT:
+        if module in SCRIPT:
             yield module, name
 
 
@@ -55,6 +54,5 @@ def register_environments(specs: list[bytes]) -> None:
     for pickled in specs:
         with contextlib.suppress(Exception):  # It is missed where it is made, and named there.
             spec, named = cloudpickle.loads(pickled)
-            for (module, name), value in named.items():
-                setattr(sys.modules.setdefault(module, types.ModuleType(module)), name, value)
+            name_in_script(named)
             gymnasium.registry[spec.id] = spec

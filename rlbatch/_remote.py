@@ -28,8 +28,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import io
-import marshal
 import os
 import pickle
 import signal
@@ -38,15 +36,14 @@ import struct
 import subprocess
 import sys
 import time
-import types
 from multiprocessing.connection import Connection
 from multiprocessing.reduction import send_handle
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import torch
 
+from rlbatch._pickling import dumps
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._slots import nameless_file
@@ -57,17 +54,19 @@ _SEND_TIMEOUT_S = 60
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
-# The child takes over the parent's module search path before it imports anything of ours.
+# The child takes over where the parent looks for modules, and the arguments that these may read
+# when they are imported, before it imports anything of ours.
 _BOOT = """
 import os, sys
 from multiprocessing.connection import Connection
-c = Connection(int(sys.argv[1]))
+pipe, *numbers = map(int, sys.argv[1:])
+c = Connection(pipe)
 try:
-    sys.path[:] = c.recv()
+    sys.path[:], sys.argv[:] = c.recv()
 except (EOFError, OSError):  # The parent has given up.
     os._exit(0)
 from rlbatch._process import main
-main(c, *map(int, sys.argv[2:]))
+main(c, *numbers)
 """
 
 
@@ -118,7 +117,7 @@ class RemoteWorker:
         """
         payload = _pickled(self._recipe)
         del self._recipe
-        self._guarded(self.connection.send, sys.path)
+        self._guarded(self.connection.send, (sys.path, sys.argv))
         self._guarded(self.connection.send_bytes, payload)
 
     def send(self, command: Command, packed: bytes) -> None:
@@ -390,51 +389,3 @@ def _pickled(recipe: Recipe) -> bytes:
                     f"{name}: expected something that can be pickled, got {value!r}: {error}"
                 ) from error
         raise
-
-
-def dumps(value: Any, device: torch.device) -> bytes:
-    """Pickles by value; a CUDA tensor travels through the CPU and arrives on `device`."""
-    buffer = io.BytesIO()
-    _Pickler(buffer, device).dump(value)
-    return buffer.getvalue()
-
-
-class _Pickler(cloudpickle.Pickler):
-    """Pickles tensors as the bytes that they show, several times as fast as PyTorch does.
-
-    CUDA tensors open no context, in the child, on the device that they are on here.
-    """
-
-    def __init__(self, buffer: io.BytesIO, device: torch.device):
-        super().__init__(buffer)
-        self._device = device
-
-    def reducer_override(self, value: Any) -> Any:
-        if type(value) is types.CodeType:
-            # cloudpickle forgets the file, which tracebacks show. The child has this interpreter.
-            with contextlib.suppress(ValueError):
-                return marshal.loads, (marshal.dumps(value),)
-        if type(value) is torch.Tensor and value.is_cuda:
-            return _arrive, (value.detach().cpu(), self._device, value.requires_grad)
-        if type(value) is torch.Tensor and _is_plain(value):
-            content = value.detach().reshape(-1).view(torch.uint8).numpy()
-            return _rebuilt, (content, value.dtype, value.shape, value.requires_grad)
-        return super().reducer_override(value)
-
-
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Returns whether a tensor is no more than numbers, one behind the other, on a CPU."""
-    is_dense = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-    return is_dense and not (
-        tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or vars(tensor)
-    )
-
-
-def _rebuilt(
-    content: np.ndarray, dtype: torch.dtype, shape: torch.Size, requires_grad: bool
-) -> torch.Tensor:
-    return torch.from_numpy(content).view(dtype).view(shape).requires_grad_(requires_grad)
-
-
-def _arrive(tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:
-    return tensor.to(device).requires_grad_(requires_grad)

@@ -88,7 +88,7 @@ benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can
         echo "benchmarks.$1: no such module"
         return 127
     fi
-    if "$PYTHON" -m "benchmarks.$1" --help | grep -q -e --device; then
+    if [[ $("$PYTHON" -m "benchmarks.$1" --help) == *--device* ]]; then
         options=(--device cuda)
     fi
     "$PYTHON" -m "benchmarks.$1" "${options[@]}" "${@:2}"
@@ -138,11 +138,13 @@ for part in 1 2; do  # In two processes, each of which has one interpreter for a
     beside step "gpu_equality_$part" "$PYTHON" -m scripts.gpu_equality --part $part/2
 done
 # Warnings are those of the PyTorch that is installed, which is not the pinned one. Some tests play every
-# game, as gpu_equality does for longer. Few at a time, where pytest-xdist is at hand: others use the GPU, too.
+# game, as gpu_equality does for longer. Few at a time, where pytest-xdist is at hand: others use the GPU, too;
+# that may make a test slower than any is allowed to be elsewhere.
 side_by_side=()
 "$PYTHON" -c "import xdist" 2>/dev/null && side_by_side=(-p xdist.plugin -n 4)
 beside step gpu_tests "$PYTHON" -m pytest tests -v -m "gpu and not slow" -k "not every_game" \
     --continue-on-collection-errors "${side_by_side[@]}" -W default -p no:cacheprovider \
+    -o faulthandler_timeout="$STEP_LIMIT_S" \
     --junit-xml="$OUT/gpu_tests.xml"
 for n in 5000 40000; do  # In warps that are not full, and in full ones.
     beside step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \

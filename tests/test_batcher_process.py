@@ -1,7 +1,6 @@
 """The processes that a batcher starts: their streams, flags and priority, and reads that break."""
 
 import os
-import pickle
 import subprocess
 import sys
 import tempfile
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from rlbatch import RL_Batcher, WorkerError, _process
-from rlbatch._remote import dumps
+from rlbatch._pickling import dumps, loads
 from tests.batchers import CountingAgent, make_batcher
 from tests.containers import DTYPES
 from tests.helpers import CountingEnv
@@ -157,13 +156,27 @@ def test_descriptors_are_closed_where_a_process_can_not_be_started(monkeypatch):
     assert set(os.listdir("/proc/self/fd")) <= before
 
 
+def test_what_an_environment_leaves_to_python_is_not_left_behind(tmp_path):
+    class Careless(CountingEnv):
+        def __init__(self):
+            super().__init__([9])
+            self.folder = tempfile.TemporaryDirectory(dir=tmp_path)
+            self.log = (tmp_path / "log").open("w")
+            self.log.write("reset")
+
+    with make_batcher(1, create_env=lambda seed: Careless(), env_args={}):
+        assert len(list(tmp_path.iterdir())) == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+    assert (tmp_path / "log").read_text() == "reset"
+
+
 class Wide(torch.Tensor):
     """A tensor of a class of its own."""
 
 
 def sent(value):
     """What arrives of a value in a process."""
-    return pickle.loads(dumps(value, torch.device("cpu")))
+    return loads(dumps(value, torch.device("cpu")))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -214,3 +227,62 @@ def test_what_the_caller_is_told_is_not_read_by_workers():
         command, input="for the caller", capture_output=True, text=True, timeout=60, cwd=ROOT
     )
     assert found.stdout == "for the caller\n", found.stderr
+
+
+# Each step does in the process what code there may do with what the script has.
+OF_A_SCRIPT = """
+import copy, dataclasses, functools, io, pickle, sys, typing
+import torch
+import torch.backends.cudnn as cudnn
+from tests.batchers import make_batcher
+from tests.helpers import CountingEnv
+
+@dataclasses.dataclass
+class Inner:
+    x: int = 0
+
+@dataclasses.dataclass
+class Simulator:
+    inner: Inner = dataclasses.field(default_factory=Inner)
+
+@functools.lru_cache(maxsize=7)
+def fibonacci(n):
+    return n if n < 2 else fibonacci(n - 1) + fibonacci(n - 2)
+
+BY_NAME = pickle.dumps(Simulator())
+
+class Looks(CountingEnv):
+    def step(self, action):
+        buffer = io.BytesIO()
+        torch.save(Simulator(), buffer)
+        buffer.seek(0)
+        assert torch.load(buffer, weights_only=False) == Simulator()
+        assert pickle.loads(BY_NAME) == Simulator() == pickle.loads(pickle.dumps(Simulator()))
+        assert typing.get_type_hints(Simulator) == {"inner": Inner}
+        assert fibonacci(20) == 6765 and fibonacci.cache_parameters()["maxsize"] == 7
+        cudnn.benchmark = torch.backends.cuda.matmul.allow_tf32 = True
+        assert torch.ops.aten.add(torch.ones(1), 1) == 2
+        assert sys.argv[1:] == ["--game", "pong"]
+        return super().step(action)
+
+create_env = lambda seed: Looks([9])
+with make_batcher(int(sys.stdin.read()), create_env=create_env, env_args={}) as batcher:
+    batcher.reset()
+    batcher.execute()
+    print(batcher.get()[1])
+"""
+
+
+@pytest.mark.parametrize("n_processes", ["0", "2"])
+def test_what_a_script_has_is_there_in_its_workers(n_processes):
+    found = subprocess.run(
+        [sys.executable, "-c", OF_A_SCRIPT, "--game", "pong"],
+        input=n_processes,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert (found.stdout, found.returncode) == ("2\n" if n_processes == "2" else "1\n", 0), (
+        found.stderr
+    )

@@ -69,7 +69,8 @@ def check_env(
 
     Raises:
         EnvContractError: A clause is broken; the message names it.
-        ValueError: There is neither `sample_action` nor an action space.
+        TypeError: It is no `VecEnv`, or `sample_action` returns no `DictTensor`.
+        ValueError: There is neither `sample_action` nor an action space; or `n_steps` is below 1.
 
     Example:
         >>> import gymnasium
@@ -78,6 +79,10 @@ def check_env(
         >>> report.n_terminated > 0
         True
     """
+    if not isinstance(env, VecEnv):
+        raise TypeError(f"env: expected a VecEnv, got {env!r}")
+    if n_steps < 1:
+        raise ValueError(f"n_steps: expected at least 1, got {n_steps}")
     sample = sample_action or _sampler(env.action_space)
     walk = _Walk(env, sample)
     for _ in range(n_steps):
@@ -145,11 +150,18 @@ class _Walk:
         self.late = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
 
     def step(self) -> None:
-        """Steps once, and checks what comes. Where nothing runs any more, resets before."""
+        """Steps once, and checks what comes. Where nothing runs any more, resets before.
+
+        Raises:
+            TypeError: The actions are no `DictTensor`.
+        """
         if not len(self.current.numbers):
             self.check_refuses_a_step()
             self.reset(DictTensor())
-        action = self.sample_action(len(self.current.numbers)).to(self.device)
+        action = self.sample_action(len(self.current.numbers))
+        if not isinstance(action, DictTensor):
+            raise TypeError(f"sample_action: expected a DictTensor, got {action!r}")
+        action = action.to(self.device)
         before = action.clone()
         after, following = self.take(self.call_step(action), "step")
         for key, tensor in before.items():
@@ -175,7 +187,8 @@ class _Walk:
                 self.act(action)
                 clause = "step: ignores other keys beside those of actions"
             raise EnvContractError(f"{clause}: expected no exception, got {found}") from error
-        _expect(len(pairs) == 2, "step: returns two pairs", len(pairs))
+        found = len(pairs) if isinstance(pairs, (tuple, list)) else pairs
+        _expect(found == 2, "step: returns two pairs", found)
         return pairs
 
     def act(self, action: DictTensor) -> tuple[Observation, Observation]:

@@ -527,6 +527,28 @@ def test_an_environment_that_returns_one_pair_is_named():
         check_env(OnePair([2]))
 
 
+def test_an_environment_that_returns_nothing_is_named():
+    class Nothing(CountingEnv):
+        def step(self, action):
+            return None
+
+    with pytest.raises(EnvContractError, match="step: returns two pairs: expected so, got None"):
+        check_env(Nothing([2]))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"env": CountingGym()}, TypeError, "env: expected a VecEnv, got <"),
+        ({"n_steps": 0}, ValueError, "n_steps: expected at least 1, got 0"),
+        ({"sample_action": torch.zeros}, TypeError, "sample_action: expected a DictTensor, got t"),
+    ],
+)
+def test_wrong_arguments_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        check_env(**{"env": CountingEnv([2]), **arguments})
+
+
 def test_a_later_reset_that_does_not_start_new_episodes_is_named():
     class Resets(CountingEnv):
         def reset(self, env_info=None):

@@ -139,14 +139,16 @@ class Batch:
 
     # --- States: a header that says whose they are, and the core's bytes. ---
 
-    def _with_headers(self, ids: list[int], bodies: np.ndarray) -> np.ndarray:
-        states = np.empty((len(ids), _HEADER.itemsize + bodies.shape[1]), np.uint8)
-        states[:, _HEADER.itemsize :] = bodies
-        for row, body, number in zip(states, bodies, ids, strict=True):
+    def _states(self, n: int, n_bytes: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns memory for states, and the part of it for the core's bytes."""
+        states = np.empty((n, _HEADER.itemsize + n_bytes), np.uint8)
+        return states, states[:, _HEADER.itemsize :]
+
+    def _write_headers(self, ids: list[int], states: np.ndarray) -> None:
+        for row, number in zip(states, ids, strict=True):
             header = row[: _HEADER.itemsize].view(_HEADER)
-            header["reserved"] = 0
-            header["owner"], header["checksum"] = self._owner(number), zlib.crc32(body)
-        return states
+            header["owner"], header["reserved"] = self._owner(number), 0
+            header["checksum"] = zlib.crc32(row[_HEADER.itemsize :])
 
     def _bodies(self, ids: list[int], states: np.ndarray, n_bytes: int) -> np.ndarray:
         n_bytes += _HEADER.itemsize
@@ -425,10 +427,12 @@ class NativeBatch(Batch):
     def save(self, ids: list[int]) -> np.ndarray:
         """Returns the states of some environments, [n, n_bytes] uint8."""
         self.check_idle("get_state")
-        bodies = np.zeros((len(ids), self._library.rlb_batch_state_size(self._handle)), np.uint8)
+        n_bytes = self._library.rlb_batch_state_size(self._handle)
+        states, bodies = self._states(len(ids), n_bytes)
         for body, number in zip(bodies, ids, strict=True):
             self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
-        return self._with_headers(ids, bodies)
+        self._write_headers(ids, states)
+        return states
 
     def restore(self, ids: list[int], states: np.ndarray) -> None:
         """Writes states that `save` returned, for the same games and options.

@@ -386,9 +386,12 @@ class DeviceBatch(Batch):
     def save(self, ids: list[int]) -> np.ndarray:
         """Returns the states of some environments, [n, n_bytes] uint8; see `NativeBatch`."""
         self.check_idle("get_state")
-        bodies = self._bytes(len(ids), self._state_bytes())
-        self._per_state("rlb_save", ids, bodies)
-        return self._with_headers(ids, bodies.cpu().numpy())
+        saved = self._bytes(len(ids), self._state_bytes())
+        self._per_state("rlb_save", ids, saved)
+        states, bodies = self._states(*saved.shape)
+        torch.from_numpy(bodies).copy_(saved)
+        self._write_headers(ids, states)
+        return states
 
     def restore(self, ids: list[int], states: np.ndarray) -> None:
         """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""

@@ -104,7 +104,7 @@ def games_in_turn(
     mode: OneOrSeveral,
     difficulty: OneOrSeveral,
     n_envs: int,
-    first: int = 0,
+    first: int | None = None,
 ) -> list[Game]:
     """Returns the games that environments play, in turn, each in its mode and difficulty.
 
@@ -113,19 +113,22 @@ def games_in_turn(
         mode: One for all, or a list of several that are taken in turn; None for the default.
         difficulty: The same.
         n_envs: How many environments there are.
-        first: How many there are in the processes before.
+        first: How many there are in the processes before, where others may come after; None where
+            there are no other processes.
 
     Raises:
         TypeError: A mode or a difficulty is no integer.
-        ValueError: A game has no such mode or difficulty, or there are more than environments.
+        ValueError: A game has no such mode or difficulty, or without other processes there are
+            more of one than environments.
     """
     modes, difficulties = _several(mode), _several(difficulty)
     given = {"games": len(games), "mode": len(modes), "difficulty": len(difficulties)}
     for name, n_given in given.items():
-        if not 1 <= n_given <= n_envs:
+        if n_given < 1 or (first is None and n_given > n_envs):
             raise ValueError(
                 f"{name}: expected a list of 1 to {n_envs}, one per environment, got {n_given}"
             )
+    first = first or 0
     n_different = min(math.lcm(*given.values()), n_envs)
     return [
         _played(games[i % len(games)], modes[i % len(modes)], difficulties[i % len(difficulties)])

@@ -55,8 +55,8 @@ class AtariEnv(VecEnv):
             in the first `reset`, after which the random streams go on, unless that brings seeds of
             its own. None: not reproducible.
         games: Instead of `game`: several, of which environment i plays number i modulo their
-            number, where i goes on over the processes of a batcher. Then all actions of the console
-            can be chosen.
+            number, where i goes on over the processes of a batcher. At most `n_envs`, but for a
+            `seed` of a batcher. Then all actions of the console can be chosen.
         options: Any of these; the names that ale-py has as well mean what they mean there.
 
             - `obs_type` ("pixels"): "pixels", "rgb" or "ram" [128].
@@ -80,7 +80,7 @@ class AtariEnv(VecEnv):
               that have an effect.
             - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default.
               Environment i plays number i of a list, which is taken in turn, as `games` are; each
-              holds at most `n_envs`.
+              is as long as `games` may be.
             - `num_threads` (0): 0 for one per core. With several worker processes, take 1.
             - `decorrelate_steps` (0): after `reset` every environment takes a random number of
               random steps, at most this, so that not all are at the same place of a game.
@@ -129,7 +129,8 @@ class AtariEnv(VecEnv):
         settings = _settings(options)
         self._seeds, self._is_seeded = _seeds(seed, n_envs), True
         named = [find_game(name) for name in _names(game, games)]
-        first = getattr(seed, "process", 0) * n_envs
+        process = getattr(seed, "process", None)
+        first = None if process is None else process * n_envs
         chosen = games_in_turn(named, mode, difficulty, n_envs, first)
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():

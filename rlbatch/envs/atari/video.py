@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -48,10 +49,10 @@ def record_video(
     Args:
         env: The environments, after their first `reset`; not with `obs_type="ram"`, for which
             nothing is drawn.
-        path: Ends in `.gif` or `.mp4`; a file that is there is replaced.
+        path: Ends in `.gif` or `.mp4`; a file that is there is replaced once this one is whole.
         n_steps: How many steps; at least 1.
-        policy: Takes the observation of all environments and returns `action` [n_envs]. None for
-            random actions.
+        policy: Takes the observation of all environments, and returns a `DictTensor` with
+            `action` [n_envs], as `AtariEnv.step` takes it. None for random actions.
         ids: Whose screens are in the picture, side by side; None for all. They have to be of one
             height.
         seed: Of the random actions; None: not reproducible.
@@ -92,10 +93,11 @@ def record_video(
     env.render(ids)  # So that what it refuses is refused before a file is made.
     step_s = _step_seconds(env, ids)
     pictures = _pictures(env, observation, n_steps, policy, ids)
-    if path.suffix.lower() == ".gif":
-        _write_gif(path, pictures, n_steps, step_s)
-    else:
-        _write_mp4(path, pictures, step_s)
+    with _replaced(path) as unfinished:
+        if path.suffix.lower() == ".gif":
+            _write_gif(unfinished, pictures, n_steps, step_s)
+        else:
+            _write_mp4(unfinished, pictures, step_s)
     return n_steps
 
 
@@ -125,6 +127,17 @@ def _checked_path(path: str | os.PathLike) -> Path:
     if not path.parent.is_dir():
         raise FileNotFoundError(f"path: expected a folder that exists, got {path.parent}")
     return path
+
+
+@contextlib.contextmanager
+def _replaced(path: Path) -> Iterator[Path]:
+    """Yields a file to write, which takes the place of another one once it is whole."""
+    unfinished = path.with_name(f".{os.getpid()}-{path.name}")
+    try:
+        yield unfinished
+        unfinished.replace(path)
+    finally:
+        unfinished.unlink(missing_ok=True)
 
 
 def _random_policy(env: AtariEnv, seed: int | None) -> Policy:

@@ -751,10 +751,10 @@ def test_a_game_without_fire_begins_without_it_beside_others(game: str) -> None:
 
 def test_games_go_on_over_the_processes_of_a_batcher() -> None:
     games = ["pong", "breakout", "qbert"]
-    for seeds in (7, list(range(10))):  # For the run, or one per environment.
+    for seeds, n_envs in ((7, 5), (7, 2), (list(range(10)), 5)):  # Of the run, or of each.
         (of_all,), of_each = process_seeds(seeds, 1), process_seeds(seeds, 2)
         of_each = pickle.loads(pickle.dumps(of_each))
-        whole = AtariEnv(games=games, n_envs=10, seed=of_all)
-        parts = [AtariEnv(games=games, n_envs=5, seed=seed) for seed in of_each]
+        whole = AtariEnv(games=games, n_envs=2 * n_envs, seed=of_all)
+        parts = [AtariEnv(games=games, n_envs=n_envs, seed=seed) for seed in of_each]
         frames = [part.reset()[0]["frame"] for part in parts]
         assert torch.equal(whole.reset()[0]["frame"], torch.cat(frames))

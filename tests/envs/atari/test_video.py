@@ -187,6 +187,17 @@ def test_where_nothing_is_drawn_no_file_is_left(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
+def test_a_video_that_is_not_finished_leaves_the_one_before(tmp_path, name):
+    path, actions = tmp_path / name, iter([always(0)(None)] * 2)
+    record_video(make(), path, 3, seed=0)
+    before = path.read_bytes()
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        record_video(make(), path, 5, lambda _: next(actions))
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_games_for_other_televisions_are_shown_at_their_speed(tmp_path):
     pal = next(name for name, game in GAMES.items() if game.pal)
     env = AtariEnv(games=["pong", pal], n_envs=2, seed=0, **SMALL)
