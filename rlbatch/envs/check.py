@@ -187,8 +187,8 @@ class _Walk:
                 self.act(action)
                 clause = "step: ignores other keys beside those of actions"
             raise EnvContractError(f"{clause}: expected no exception, got {found}") from error
-        found = len(pairs) if isinstance(pairs, (tuple, list)) else pairs
-        _expect(found == 2, "step: returns two pairs", found)
+        n_pairs = len(pairs) if isinstance(pairs, (tuple, list)) else pairs
+        _expect(n_pairs == 2, "step: returns two pairs", n_pairs)
         return pairs
 
     def act(self, action: DictTensor) -> tuple[Observation, Observation]:

@@ -150,7 +150,9 @@ class Batch:
             header["owner"], header["reserved"] = self._owner(number), 0
             header["checksum"] = zlib.crc32(row[_HEADER.itemsize :])
 
-    def _bodies(self, ids: list[int], states: np.ndarray, n_bytes: int) -> np.ndarray:
+    def _bodies(
+        self, ids: list[int], states: np.ndarray, n_bytes: int, seeds: np.ndarray | None
+    ) -> np.ndarray:
         n_bytes += _HEADER.itemsize
         if states.shape != (len(ids), n_bytes) or states.dtype != np.uint8:
             raise ShapeError(
@@ -166,7 +168,12 @@ class Batch:
                 )
             if header["checksum"] != zlib.crc32(body):
                 raise ValueError("states: expected one as it was saved, got one that was changed")
-        return states[:, _HEADER.itemsize :]
+        bodies = states[:, _HEADER.itemsize :]
+        if seeds is not None:
+            bodies, library = bodies.copy(), load_library()
+            for body, seed in zip(bodies, seeds, strict=True):
+                library.rlb_reseed(body.ctypes.data, int(seed))
+        return bodies
 
     def _owner(self, number: int) -> int:
         return _owner(self.game_of[number], tuple(self.actions), self.settings)
@@ -434,8 +441,13 @@ class NativeBatch(Batch):
         self._write_headers(ids, states)
         return states
 
-    def restore(self, ids: list[int], states: np.ndarray) -> None:
+    def restore(self, ids: list[int], states: np.ndarray, seeds: np.ndarray | None = None) -> None:
         """Writes states that `save` returned, for the same games and options.
+
+        Args:
+            ids: Where to.
+            states: One each.
+            seeds: Of the random streams from here on, one each; None: those of the states go on.
 
         Raises:
             ShapeError: They are not [len(ids), n_bytes] uint8.
@@ -443,7 +455,8 @@ class NativeBatch(Batch):
         """
         self.check_idle("set_state")
         n_bytes = self._library.rlb_batch_state_size(self._handle)
-        for body, number in zip(self._bodies(ids, states, n_bytes), ids, strict=True):
+        bodies = self._bodies(ids, states, n_bytes, seeds)
+        for body, number in zip(bodies, ids, strict=True):
             self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
     def known_resets(self, game: int) -> KnownResets:

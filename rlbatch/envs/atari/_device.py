@@ -393,10 +393,10 @@ class DeviceBatch(Batch):
         self._write_headers(ids, states)
         return states
 
-    def restore(self, ids: list[int], states: np.ndarray) -> None:
+    def restore(self, ids: list[int], states: np.ndarray, seeds: np.ndarray | None = None) -> None:
         """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""
         self.check_idle("set_state")
-        bodies = self._bodies(ids, states, self._state_bytes())
+        bodies = self._bodies(ids, states, self._state_bytes(), seeds)
         uploaded = self.uploaded(bodies)
         with self.left_whole("set_state"):
             self._per_state("rlb_restore", ids, uploaded)

@@ -298,25 +298,32 @@ class AtariEnv(VecEnv):
         self._check_was_reset("get_state")
         return torch.from_numpy(self._batch.save(self._batch.ids(ids))).to(self.device)
 
-    def set_state(self, ids: Any, states: torch.Tensor) -> None:
+    def set_state(
+        self, ids: Any, states: torch.Tensor, seed: int | Sequence[int] | None = None
+    ) -> None:
         """Puts environments where others, or they themselves, have been; see `get_state`.
 
         Args:
             ids: Numbers of environments; None for all.
             states: [len(ids), n_bytes], from `get_state` of an environment with the same game and
                 options. To branch, repeat a row.
+            seed: Of the random streams from here on, sticky actions for instance; or one per
+                environment. None: those of the states go on, so that branches of one state draw the
+                same.
 
         Raises:
             CallOrderError: Before the first `reset`.
             TypeError: They are no tensor.
             ShapeError: The states are not as above.
             ValueError: One is of another game, of other options, or damaged, or `ids` has a number
-                twice.
+                twice, or there is not one seed for each.
         """
         self._check_was_reset("set_state")
         if not isinstance(states, torch.Tensor):
             raise TypeError(f"states: expected a tensor, got {type(states).__name__}")
-        self._batch.restore(self._batch.ids_once(ids), states.cpu().numpy())
+        numbers = self._batch.ids_once(ids)
+        seeds = None if seed is None or not numbers else _seeds(seed, len(numbers))
+        self._batch.restore(numbers, states.cpu().numpy(), seeds)
 
     def from_ale(self, ale: Any, ids: Any = None) -> None:
         """Puts environments where a console of ale-py is, as if their episodes began there.
@@ -324,7 +331,7 @@ class AtariEnv(VecEnv):
         The stack of observations starts with the console's screen, rewards are counted from 0, and
         the frames of the console's episode count for `max_num_frames_per_episode`. What ale-py's
         states lack is told at `Console.from_ale`. Sticky actions repeat the same random numbers in
-        all of `ids`.
+        all of `ids`; `set_state` can give them others.
 
         Args:
             ale: An `ale_py.ALEInterface` with the game that they play.

@@ -293,6 +293,10 @@ def test_states_go_to_a_gpu_and_back(make: MakeEnv) -> None:
     native.set_state([0, 1], kernels.get_state([2, 2]))
     kernels.set_state([0, 1], kernels.get_state([2, 2]))
     check_steps(kernels, native, 20, seed=2)
+    for env in (kernels, native):  # With streams of their own from here on.
+        env.set_state(None, env.get_state([2, 2, 2]), seed=3)
+    assert torch.equal(kernels.get_state().cpu(), native.get_state())
+    check_steps(kernels, native, 20, seed=4)
     assert torch.equal(kernels.get_ram([2, 0]).cpu(), native.get_ram([2, 0]))
     assert torch.equal(kernels.render([1, 2]).cpu(), native.render([1, 2]))
 

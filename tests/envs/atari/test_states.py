@@ -33,6 +33,50 @@ def test_everything_repeats(game: str, n_steps: int) -> None:
     assert torch.equal(*env.get_state())
 
 
+def sticky(game: str, n_envs: int, seed: int | list[int]) -> AtariEnv:
+    options = {"obs_type": "ram", "repeat_action_probability": 0.25, "num_threads": 1}
+    env = AtariEnv(game, n_envs, seed=seed, **options)
+    env.reset()
+    return env
+
+
+def played(env: AtariEnv, n_steps: int = 60) -> torch.Tensor:
+    """Returns what environments show after the same actions; episodes end meanwhile."""
+    for t in range(n_steps):
+        actions = torch.full((env.n_envs(),), t // 3 % int(env.action_space.n))
+        (after, _), _ = env.step(DictTensor({"action": actions}))
+    return after["frame"]
+
+
+def test_branches_draw_the_same_unless_they_are_given_a_seed() -> None:
+    env = sticky("breakout", 8, seed=0)
+    state = env.get_state([3])
+    branches, unchanged = state.repeat(8, 1), state.clone()
+    env.set_state(None, branches)
+    assert len(played(env).unique(dim=0)) == 1
+    found = []
+    for seed in (7, 7, 8):
+        env.set_state(None, branches, seed=seed)
+        assert len(env.observe()["frame"].unique(dim=0)) == 1
+        found.append(played(env))
+    assert len(found[0].unique(dim=0)) > 4
+    assert torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+    assert torch.equal(state, unchanged)
+    env.set_state([1, 0], branches[:2], seed=[5, 5])
+    assert torch.equal(*env.get_state([0, 1]))
+    env.set_state([], branches[:0], seed=7)
+
+
+@pytest.mark.parametrize("seed", [-1, [1, 2, 3], 2.5])
+def test_seeds_that_are_none_are_refused(seed: object) -> None:
+    env = sticky("pong", 2, seed=0)
+    before = env.get_state()
+    with pytest.raises((ValueError, TypeError), match="seed"):
+        env.set_state(None, before, seed=seed)
+    assert torch.equal(env.get_state(), before)
+
+
 _HEADER, _RAM = 16, 16  # Bytes of a state's header, and where the RAM begins after it.
 
 

@@ -305,6 +305,19 @@ RLB_API void rlb_batch_save_known(void* handle, s32 game, s32 i, u8* out) {
   static_cast<HostBatch*>(handle)->save_known(game, i, out);
 }
 
+// Gives a state that was saved the random numbers of another seed, from here on. Those of the console itself
+// are the same in all environments.
+RLB_API void rlb_reseed(u8* saved, u32 value) {
+  saved += sizeof(State);
+  Generators generators;
+  std::memcpy(&generators, saved, sizeof(generators));
+  seed(generators.environment, value);
+  std::memcpy(saved, &generators, sizeof(generators));
+  Mt19937 noops;
+  seed(noops, value);
+  std::memcpy(saved + sizeof(generators), &noops, sizeof(noops));
+}
+
 RLB_API void rlb_batch_restore(void* handle, s32 env, const u8* in) {
   static_cast<HostBatch*>(handle)->restore(env, in);
 }
