@@ -1,13 +1,12 @@
-"""Batchers of environments that count, for tests."""
+"""Batchers, and agents and environments for them, for tests."""
 
-import contextlib
-import os
 import time
-from collections.abc import Iterator
 
+import gymnasium
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, Trajectories
+from rlbatch.envs import GymEnvInf
 from tests.helpers import CountingEnv
 
 LENGTHS = [3, 5, 2, 7, 4, 1, 6, 9]
@@ -48,17 +47,6 @@ def make_batcher(n_processes=0, lengths=LENGTHS, autoreset=False, n_timesteps=4,
     return RL_Batcher(**{**settings, **changes})
 
 
-@contextlib.contextmanager
-def nothing_stays_in_shared_memory() -> Iterator[None]:
-    """Asserts that no name is left there; those of other processes come and go."""
-    before = set(os.listdir("/dev/shm"))
-    yield
-    deadline = time.monotonic() + 10
-    while (left := set(os.listdir("/dev/shm")) - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left
-
-
 def assert_equal(first: Trajectories, second: Trajectories) -> None:
     """Asserts that two batches are equal bit for bit, padding included."""
     assert first.info.keys() == second.info.keys()
@@ -68,3 +56,40 @@ def assert_equal(first: Trajectories, second: Trajectories) -> None:
         for key in a:
             assert a[key].dtype == b[key].dtype
             assert torch.equal(a[key], b[key]), key
+
+
+class Rewriter(RL_Agent):
+    """Counts its steps in place, and scales what it sees."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"n": torch.zeros(B)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        state["n"].add_(1)
+        observation.set("frame", observation["frame"] / 10)
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        seen = observation["frame"]
+        return DictTensor({"action": action, "n": state["n"], "seen": seen}), state
+
+
+def cart_poles(n_envs, seed):
+    return GymEnvInf([gymnasium.make("CartPole-v1") for _ in range(n_envs)], seed)
+
+
+class Sleeper(CountingEnv):
+    """Sleeps in its second step, until it is killed."""
+
+    def step(self, action):
+        if self.count[0] == 1:
+            while True:
+                time.sleep(1)
+        return super().step(action)
+
+
+def sleeping(seed):
+    return Sleeper([9, 9], seed=seed)
+
+
+class Heavy(CountingAgent):
+    def __init__(self, weights):
+        self.weights = weights

@@ -11,6 +11,7 @@ import torch
 
 from tests.helpers import no_waiting_for_the_gpu
 from tests.played_gpu import GPU, PlayedGPU, play_gpu
+from tests.processes import children, nothing_stays_in_shared_memory
 
 STARTED = time.monotonic()
 
@@ -25,6 +26,15 @@ def pytest_configure() -> None:
     """Lets Ctrl-C interrupt, which a shell has its background jobs ignore, as do their children."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def nothing_left() -> Iterator[None]:
+    """No child process and no name in shared memory outlives a test."""
+    before = children()
+    with nothing_stays_in_shared_memory():
+        yield
+        assert children() == before
 
 
 @pytest.fixture

@@ -14,14 +14,9 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import (
-    LENGTHS,
-    CountingAgent,
-    assert_equal,
-    make_batcher,
-    nothing_stays_in_shared_memory,
-)
+from tests.batchers import LENGTHS, CountingAgent, assert_equal, make_batcher
 from tests.helpers import CountingEnv, CountingGym, NestedGym
+from tests.processes import nothing_stays_in_shared_memory
 
 
 class RandomAgent(RL_Agent):
