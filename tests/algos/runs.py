@@ -1,12 +1,16 @@
 """What tests of training runs share."""
 
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from algos import checkpoints
+from algos.command_line import RunConfig
 from algos.logs import read_table
+from rlbatch import DictTensor, RL_Agent
+from tests.algos.tasks import COUNTDOWN
 
 _OF_THE_CLOCK = ("seconds", "charts/SPS", "charts/raw_FPS", "charts/UPS")
 
@@ -36,3 +40,24 @@ def assert_same(found: Any, expected: Any) -> None:
             assert_same(one, other)
     else:
         assert found == expected
+
+
+class Constant(RL_Agent):
+    """Always takes the first action, slowly where `wait_s` says so."""
+
+    def __init__(self, device: Any, wait_s: float = 0.0):
+        self.wait_s = wait_s
+
+    def __call__(self, state, observation, agent_info, history=None):
+        time.sleep(self.wait_s)
+        assert not agent_info["stochastic"].any()
+        action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+        return DictTensor({"action": action}), DictTensor()
+
+    def update(self, info: Any) -> None:
+        pass
+
+
+def countdown(**options: Any) -> RunConfig:
+    common = {"env_id": COUNTDOWN, "n_envs": 2, "n_processes": 0, "evaluation_episodes": 30}
+    return RunConfig(**{**common, **options})

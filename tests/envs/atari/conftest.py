@@ -1,12 +1,15 @@
 """What the Atari tests share: the library is there before the first of them, and ROM files."""
 
 import contextlib
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import AtariEnv, build
+from tests.envs.atari.steps import MakeEnv
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
@@ -29,3 +32,9 @@ def rom_file(tmp_path: Path) -> Callable[[str, bytes], Path]:
         return path
 
     return write
+
+
+@pytest.fixture
+def make(gpu: torch.device) -> MakeEnv:
+    """Makes environments that kernels step: on a GPU, or on a CPU that plays one."""
+    return functools.partial(AtariEnv, device=gpu)

@@ -20,7 +20,7 @@ import pytest
 
 from rlbatch.envs.atari import GAMES, AtariEnv, build
 from scripts.conformance import compilers_file
-from tests.envs.atari.test_device import check_steps
+from tests.envs.atari.steps import check_steps
 
 FOUND = 66  # The exit status of a process in which a sanitizer has found something.
 

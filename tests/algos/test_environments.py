@@ -1,0 +1,337 @@
+"""Environments and videos of the examples."""
+
+import contextlib
+import math
+import subprocess
+from collections.abc import Iterator
+from importlib import import_module
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+
+import algos.a2c.agent as a2c
+import algos.dqn.agent as dqn
+from algos import environments
+from algos.environments import (
+    Episodes,
+    SeedInOptions,
+    UntilDone,
+    create_env,
+    episode_infos,
+    frames_per_step,
+    is_atari,
+    longest_episode,
+    make_gym,
+    reward_threshold,
+    spaces_of,
+    time_limit,
+    whole_episodes_ended,
+)
+from algos.networks import NatureCNN
+from algos.run import Run
+from algos.videos import check_can_draw, record_episode
+from rlbatch import CallOrderError, DictTensor, RL_Batcher, TemporalDictTensor
+from rlbatch.envs import GymEnv, GymEnvInf
+from tests.algos.runs import Constant, countdown
+from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
+
+# --- Environments. ---
+
+
+def test_seeds_of_episodes_differ_in_everything_they_depend_on():
+    seeds = [
+        seed
+        for run in range(3)
+        for use in Episodes
+        for iteration in range(20)
+        for seed in episode_infos(8, run, use, iteration)[1]["seed"].tolist()
+    ]
+    assert len(set(seeds)) == len(seeds) == 3 * 3 * 20 * 8
+
+
+def test_the_seed_of_a_reset_may_come_in_its_options():
+    env = SeedInOptions(gymnasium.make("CartPole-v1"))
+    plain = gymnasium.make("CartPole-v1")
+    for seed in (3, 4, 3):
+        found, _ = env.reset(seed=99, options={"seed": seed})
+        np.testing.assert_array_equal(found, plain.reset(seed=seed)[0])
+    # The same options again, as an environment that resets itself repeats them.
+    found, _ = env.reset(options={"seed": 3})
+    np.testing.assert_array_equal(found, plain.reset()[0])
+
+
+def test_other_options_reach_the_environment():
+    env = SeedInOptions(gymnasium.make("CartPole-v1"))
+    found, _ = env.reset(options={"seed": 0, "low": 0.2, "high": 0.3})
+    assert ((found >= 0.2) & (found <= 0.3)).all()
+
+
+def test_an_environment_resets_itself_with_new_episodes():
+    env = create_env(COUNTDOWN, 2, "cpu", seed=0, autoreset=True)
+    observation, _ = env.reset(episode_infos(2, 0, Episodes.TRAINING, 0)[1])
+    lengths = set()
+    for _ in range(50):
+        _, (observation, _) = env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64)}))
+        lengths |= set(observation["frame"][:, 0].tolist())
+    assert len(lengths) > 3
+
+
+def test_an_episode_that_is_waited_for_ends(monkeypatch):
+    monkeypatch.setattr(environments, "MOST_STEPS", 20)
+    for autoreset, expected in ((False, [20, 20]), (True, [])):
+        env = create_env(ENDLESS, 2, "cpu", seed=0, autoreset=autoreset)
+        (observation, running), ended = env.reset(), []
+        while len(running) and not (observation["episode_length"] == 30).any():
+            action = DictTensor({"action": torch.zeros(2, dtype=torch.int64)})
+            (after, _), (observation, running) = env.step(action)
+            ended += after["episode_length"][after["truncated"]].tolist()
+        assert ended == expected
+
+
+def test_observations_are_flat_and_real_actions_are_clipped():
+    observation_space, action_space = spaces_of(TWO_STATES)
+    assert observation_space.shape == (2,)
+    assert action_space == spaces.Discrete(2)
+    rewards = []
+    for action in (1.0, 50.0):  # Which costs the square of it.
+        env = create_env("MountainCarContinuous-v0", 1, "cpu", seed=0)
+        env.reset()
+        (after, _), _ = env.step(DictTensor({"action": torch.tensor([[action]])}))
+        rewards.append(after["reward"])
+    assert torch.equal(*rewards)
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((40, 36, 3), (3, 40, 36)),
+        ((4, 36, 40), (4, 36, 40)),
+        ((7, 7, 3), (147,)),
+        ((3, 4), (12,)),
+        ((40, 40), (1600,)),
+        ((2, 40, 40, 3), (9600,)),
+    ],
+)
+def test_images_come_as_the_networks_take_them(shape, expected):
+    with registered_images(shape) as env_id:
+        space, _ = spaces_of(env_id)
+        assert (space.shape, space.dtype) == (expected, np.uint8)
+        (observation, _) = create_env(env_id, 2, "cpu", seed=0).reset()
+        image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
+        turned = np.moveaxis(image, -1, 0) if shape[-1] == 3 and len(expected) > 1 else image
+        assert (observation["frame"].numpy() == turned.reshape(expected)).all()
+        for module in (a2c, dqn) if len(expected) == 3 else ():
+            model = module.Model(*spaces_of(env_id), hidden_size=8)
+            assert isinstance(model.encoder, NatureCNN)
+
+
+@contextlib.contextmanager
+def registered_images(shape: tuple[int, ...]) -> Iterator[str]:
+    class Images(gymnasium.Env):
+        observation_space = spaces.Box(0, 255, shape, np.uint8)
+        action_space = spaces.Discrete(2)
+        image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
+
+        def reset(self, *, seed=None, options=None):
+            return self.image, {}
+
+        def step(self, action):
+            return self.image, 0.0, True, False, {}
+
+    gymnasium.register("Images-v0", Images, max_episode_steps=9)
+    try:
+        yield "Images-v0"
+    finally:
+        del gymnasium.registry["Images-v0"]
+
+
+def test_an_environment_can_look_as_if_it_were_elsewhere():
+    observation, running = create_env(TWO_STATES, 3, "meta", seed=0).reset()
+    assert observation.device() == running.device == torch.device("meta")
+
+
+def test_facts_about_an_environment():
+    assert (time_limit("CartPole-v1"), reward_threshold("CartPole-v1")) == (500, 475.0)
+    assert (time_limit(TWO_STATES), reward_threshold(TWO_STATES)) == (8, 7.5)
+    assert reward_threshold(COUNTDOWN) is None
+    with pytest.raises(ValueError, match="expected an environment registered with max_episode_ste"):
+        time_limit(ENDLESS)
+    found = [longest_episode(env_id) for env_id in ("CartPole-v1", ENDLESS, "ALE/Pong-v5")]
+    assert found == [500, math.inf, 27_000]
+
+
+def test_what_can_not_draw_itself_is_named_before_the_training():
+    check_can_draw("CartPole-v1")
+    check_can_draw("pong")
+    with pytest.raises(ValueError, match="env_id: expected an environment that can draw itself"):
+        check_can_draw(COUNTDOWN)
+    config = countdown(capture_video=True, n_processes=0)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(ValueError, match="can draw itself"):
+        Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
+
+
+def test_an_atari_game_is_told_by_its_id():
+    for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4", "ms_pacman", "ale_py:ALE/Pong-v5"):
+        assert is_atari(env_id)
+        assert (reward_threshold(env_id), frames_per_step(env_id)) == (None, 4)
+    for env_id in ("CartPole-v1", TWO_STATES, "ALE/Pong-v4", "x:PongNoFrameskip-v4"):
+        assert not is_atari(env_id)
+        assert frames_per_step(env_id) == 1
+    observation_space, action_space = spaces_of("PongNoFrameskip-v4")
+    assert (observation_space.shape, int(action_space.n)) == ((4, 84, 84), 6)
+
+
+def test_environments_that_reset_themselves_can_play_one_episode_each():
+    class Counting(GymEnvInf):
+        """Remembers all actions."""
+
+        def step(self, action):
+            self.actions = action["action"].tolist()
+            return super().step(action)
+
+    infos = episode_infos(5, 0, Episodes.EVALUATION, 0)[1]
+    inner = Counting([make_gym(COUNTDOWN) for _ in range(5)], 0)
+    env, plain = UntilDone(inner), create_env(COUNTDOWN, 5, "cpu", 0)
+    (observation, running), (expected, expected_running) = env.reset(infos), plain.reset(infos)
+    lengths = []
+    while len(expected_running):
+        assert torch.equal(running, expected_running)
+        assert all(torch.equal(observation[key], expected[key]) for key in expected)
+        action = DictTensor({"action": torch.ones(len(running), dtype=torch.int64)})
+        (after, ran), (observation, running) = env.step(action)
+        (expected, expected_ran), (expected, expected_running) = plain.step(action)
+        assert torch.equal(ran, expected_ran)
+        assert [inner.actions[k] for k in ran.tolist()] == [1] * len(ran)
+        lengths += after["episode_length"][after["done"]].tolist()
+    assert not len(running)
+    with pytest.raises(CallOrderError, match="expected a running environment"):
+        env.step(DictTensor({"action": torch.zeros(0, dtype=torch.int64)}))
+    assert len(lengths) == 5
+    assert len(set(lengths)) > 1, "no episode was shorter than another"
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
+def test_an_agent_on_a_gpu_acts_without_the_host(algorithm, gpu, leave_alone):
+    train = import_module(f"algos.{algorithm}.train")
+    env_args = {"env_id": "PongNoFrameskip-v4", "n_envs": 2, "device": gpu, "autoreset": True}
+    create_agent = train.new_agent(train.Config(env_id=env_args["env_id"]))
+    devices = {"device": gpu, "info_device": gpu}
+    with RL_Batcher(
+        3, create_agent, {"device": gpu}, create_env, env_args, 0, seeds=0, **devices
+    ) as batcher:
+        batcher.reset(*episode_infos(2, 0, Episodes.TRAINING, 0))
+        batcher.execute()
+        batcher.get()
+        with leave_alone():
+            batcher.execute()
+            found, _ = batcher.get()
+    assert found.trajectories["action/action"].shape == (2, 3)
+
+
+def test_atari_games_are_not_all_at_one_place_in_training():
+    env = create_env("breakout", 8, "cpu", 0, autoreset=True)
+    env.reset()
+    assert env._batch.results["frame_number"].max() > 200
+    env.close()
+
+
+def test_atari_games_play_whole_episodes_with_the_seeds_of_a_reset():
+    infos = episode_infos(2, 0, Episodes.EVALUATION, 3)[1]
+    first = create_env("BreakoutNoFrameskip-v4", 2, "cpu", 0).reset(infos)[0]["frame"]
+    env = create_env("BreakoutNoFrameskip-v4", 2, "cpu", 1)
+    assert torch.equal(env.reset(infos)[0]["frame"], first)
+    observation, running = env.reset(infos)
+    assert torch.equal(observation["frame"], first)
+    n_lives = []
+    while len(running):
+        action = DictTensor({"action": torch.ones(len(running), dtype=torch.int64)})
+        (after, _), (observation, running) = env.step(action)
+        n_lives += after["lives"][after["done"]].tolist()
+    assert n_lives == [0, 0]
+
+
+@pytest.mark.parametrize("env_id", ["BreakoutNoFrameskip-v4", "PongNoFrameskip-v4", COUNTDOWN])
+def test_a_lost_life_can_end_what_counts_but_no_episode(env_id):
+    torch.manual_seed(0)
+    n_envs, infos = 4, episode_infos(4, 0, Episodes.TRAINING, 0)[1]
+    lives_count, plain = (
+        create_env(env_id, n_envs, "cpu", 0, autoreset=True, life_loss_ends=ends)
+        for ends in (True, False)
+    )
+    observations = [env.reset(infos)[0] for env in (lives_count, plain)]
+    n_ended = n_lost = 0
+    for _ in range(900):
+        action = DictTensor({"action": torch.randint(plain.action_space.n, (n_envs,))})
+        before = observations[0]
+        (after, _), (observations[0], _) = lives_count.step(action)
+        (expected, _), (observations[1], _) = plain.step(action)
+        assert torch.equal(observations[0]["frame"], observations[1]["frame"])
+        step = {f"observation/{key}": before[key].unsqueeze(1) for key in before}
+        step |= {f"_observation/{key}": after[key].unsqueeze(1) for key in after}
+        ended = whole_episodes_ended(TemporalDictTensor(step)).squeeze(1)
+        assert torch.equal(ended, expected["done"])
+        n_ended += int(ended.sum())
+        n_lost += int((after["done"] & ~ended).sum())
+    assert n_ended
+    assert n_lost > 2 * n_ended if "Breakout" in env_id else n_lost == 0
+
+
+# --- Videos. ---
+
+
+@pytest.mark.parametrize(
+    ("env_id", "size"), [("CartPole-v1", (400, 600)), ("PongNoFrameskip-v4", (210, 160))]
+)
+@pytest.mark.parametrize("suffix", ["gif", "mp4"])
+def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
+    import imageio_ffmpeg  # noqa: PLC0415 - Of an extra, which a machine with a GPU may lack.
+
+    agent = Constant("cpu")
+    path = tmp_path / f"episode.{suffix}"
+    found = record_episode(path, agent, env_id, seed=0, stochastic=False)
+    # By ffmpeg itself: imageio's reader leaves files open.
+    command = [
+        imageio_ffmpeg.get_ffmpeg_exe(),
+        "-i",
+        path,
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "-",
+    ]
+    read = subprocess.run(command, capture_output=True, check=True)
+    pictures = np.frombuffer(read.stdout, np.uint8).reshape(-1, *size, 3)
+    env = create_env(env_id, 1, "cpu", 0)
+    observation, running = env.reset()
+    n_steps = 0
+    while len(running):
+        (after, _), (_, running) = env.step(
+            agent(None, observation, {"stochastic": torch.tensor([False])})[0]
+        )
+        n_steps += 1
+    assert found == after["episode_return"].item()
+    if suffix == "mp4":  # A GIF leaves out what is as before.
+        assert len(pictures) == n_steps
+    assert not np.array_equal(pictures[0], pictures[-1])
+
+
+@pytest.mark.parametrize(
+    ("env_id", "probability"),
+    [("ALE/Pong-v5", 0.25), ("ale_py:ALE/Pong-v5", 0.25), ("PongNoFrameskip-v4", 0), ("pong", 0)],
+)
+def test_actions_are_sticky_where_gymnasiums_are(env_id, probability):
+    env = create_env(env_id, 1, "cpu", seed=0, autoreset=True)
+    assert env._batch.settings.repeat_action_probability == probability
+    env.close()
+
+
+def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch):
+    closed = []
+    monkeypatch.setattr(GymEnv, "close", lambda env: closed.append(env))
+    record_episode(tmp_path / "one.gif", Constant("cpu"), "CartPole-v1", 0, False)
+    assert len(closed) == 1
