@@ -383,11 +383,13 @@ def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
     env.reset()
     batch = env._batch
     sizes = batch._kernels[0].sizes
-    body = batch.save([1])[:, -batch._state_bytes() :]
+    states = batch.save([1])
+    body = states[:, -batch._state_bytes() :]
     begin = sum(sizes[part] for part in ("State", "Generators", "Mt19937", "Episode"))
     screens = body[:, begin : begin + 2 * sizes["Image"]]
     screens[:] = np.random.default_rng(0).integers(0, 256, screens.shape)
-    batch.restore([1], batch._with_headers([1], body))
+    batch._write_headers([1], states)
+    batch.restore([1], states)
     with pytest.raises(RuntimeError, match="memory of a picture"):
         env.get_state()
     env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
