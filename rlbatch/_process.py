@@ -52,6 +52,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
+    gc.freeze()  # What torch is made of stays: the collection at the end has less to look through.
     _set_signals(dump_descriptor)
     _let_parent_go_on()
     _end_with(parent, lifeline)
