@@ -113,8 +113,8 @@ class RL_Batcher:
         env_args: Keyword arguments without `seed`; copied into each process.
         n_processes: How many processes; 0 acquires in the caller's own, during `execute()`: the
             mode for a debugger, and for environments on a GPU.
-        seeds: An int from which everything follows, whatever `n_processes` is; or one int per
-            process, or one per environment.
+        seeds: An int from which all seeds follow; those of the environments do not depend on
+            `n_processes`, what agents draw does. Or one int per process or per environment.
         agent_info: One row in the form that `reset()` takes; it stands in for an `agent_info`
             that is left out there. None or empty for agents without.
         env_info: The same for the environments.
@@ -428,7 +428,7 @@ class RL_Batcher:
         """Closes environments, agents and processes. May be called twice, and after a failure.
 
         In the middle of an acquisition, and where a batcher is forgotten instead of closed, they
-        have two seconds for that; then their step is interrupted, and they have another one.
+        have two seconds to close; then their step is interrupted, and they have one more.
 
         Raises:
             WorkerError: Closing an environment or an agent failed; the processes have ended.

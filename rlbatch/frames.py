@@ -7,8 +7,8 @@ frames before in the agent's state, and `stack_frames` on what was acquired, it 
     stacks of 4:   observation/frame [B, T, 4, 84, 84]
     single frames: observation/frame [B, T, 1, 84, 84], agent_state/frames [B, 3, 84, 84] once
 
-A frame is taken out of the stack of one that it is in: `frame[:, 0]` for `push_frame`,
-`frame[:, :, 0]` for `stack_frames`. docs/atari.md has the whole of it.
+With `stack_num=1` an observation is a stack of one frame; take the frame out: `frame[:, 0]` for
+`push_frame`, `frame[:, :, 0]` for `stack_frames`. docs/atari.md has the whole of it.
 
 With `life_loss_info` a lost life begins what counts as an episode, but the environment's stacks go
 on: there `initial_state & (episode_length == 0)` stands in for `initial_state`. After the random

@@ -1,4 +1,4 @@
-"""Which batcher is fastest: measured, for it is another one everywhere."""
+"""Measures which settings of a batcher are fastest, since that differs between machines."""
 
 from __future__ import annotations
 

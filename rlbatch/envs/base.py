@@ -40,9 +40,9 @@ class VecEnv:
     There are two kinds. Those with `autoreset = False` run each environment to the end of its
     episode: `running` holds the numbers of those that still run, and shrinks. Those with
     `autoreset = True` start the next episode at once: `running` is always all of them, in order,
-    and nothing that a caller does per step has to depend on data. Where the next episode can only
-    be started in the step *after* the last one, that step's action is ignored, what it acts on has
-    `done` True, and what it leads to is the first observation.
+    so that a caller never has to look at the values of a tensor between steps. Where the next
+    episode can only be started in the step *after* the last one, that step's action is ignored,
+    what it acts on has `done` True, and what it leads to is the first observation.
 
     An observation is a DictTensor with one row per running environment, in ascending order of
     their numbers. Beside the frame (`frame`, or the names of a nested observation joined by `/`)
@@ -54,7 +54,8 @@ class VecEnv:
     - `last_action` [B, ...]: the action that led here; zeros after a reset.
     - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
 
-    What a call has returned is left alone by later calls, and so are the actions, which are stored.
+    An environment must not change in place what an earlier call has returned, nor the actions that
+    it is given: both are stored.
 
     A class with `autoreset` on the CPU may also define `step_into(action, after, following)`: as
     `step`, but it writes the two observations into arrays [n_envs, ...] that it is given, one per

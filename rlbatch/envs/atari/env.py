@@ -54,9 +54,9 @@ class AtariEnv(VecEnv):
             32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
             in the first `reset`, after which the random streams go on, unless that brings seeds of
             its own. None: not reproducible.
-        games: Instead of `game`: several, of which environment i plays number i modulo their
-            number, where i goes on over the processes of a batcher. At most `n_envs`, but for a
-            `seed` of a batcher. Then all actions of the console can be chosen.
+        games: Instead of `game`: several names; environment i plays `games[i % len(games)]`, where
+            i counts over all processes of a batcher. At most `n_envs` of them, unless `seed` comes
+            from a batcher. All actions of the console can then be chosen.
         options: Any of these; the names that ale-py has as well mean what they mean there.
 
             - `obs_type` ("pixels"): "pixels", "rgb" or "ram" [128].
