@@ -41,7 +41,11 @@ def locate(path: str | Path) -> Path:
 
 
 def load(
-    path: str | Path, algorithm: str | None = None, env_id: str | None = None
+    path: str | Path,
+    algorithm: str | None = None,
+    env_id: str | None = None,
+    *,
+    mmap: bool = False,
 ) -> dict[str, Any]:
     """Reads a checkpoint onto the CPU; it can hold no code.
 
@@ -49,6 +53,7 @@ def load(
         path: The file, or the run's folder.
         algorithm: The one that has to have written it; None for any.
         env_id: The environment that it has to be of; None for any.
+        mmap: Read tensors only where they are looked at, for what else there is.
 
     Raises:
         FileNotFoundError: There is none.
@@ -56,7 +61,7 @@ def load(
     """
     file = locate(path)
     try:
-        content = torch.load(file, map_location="cpu", weights_only=True)
+        content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # Of many classes, where a file is damaged.
         raise ValueError(f"{file}: expected a checkpoint, got a damaged file: {error}") from error
     if not isinstance(content, dict) or "algorithm" not in content:

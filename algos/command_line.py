@@ -68,8 +68,7 @@ class RunConfig:
     runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
     checkpoint_every: int = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
-    log-every. Environments that reset themselves begin anew there: no episode of a2c is longer, in
-    training, than this many times n-timesteps / n-groups."""
+    log-every."""
     log_every: int = 1
     """Iterations that a row of the log is about."""
     track: bool = False
@@ -163,7 +162,7 @@ def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = Non
     basis, _ = tyro.cli(_Basis, args=args, return_unknown_args=True, add_help=False)
     path = basis.resume or basis.evaluate
     if path is not None:
-        saved = checkpoints.load(path, algorithm)["config"]
+        saved = checkpoints.load(path, algorithm, mmap=True)["config"]
         here = {"checkpoint_dir": None, "resume": basis.resume, "evaluate": basis.evaluate}
         default = config_type(**{**saved, **here})
     elif basis.env_id and is_atari(basis.env_id):

@@ -194,13 +194,24 @@ class UntilDone(VecEnv):
         ran = self._running
         if not len(ran):
             raise CallOrderError("step: expected a running environment, all have ended; reset")
+        if len(ran) < self.n_envs():
+            action = self._for_everyone(action)
+        (after, _), (following, _) = self._env.step(action)
+        if len(ran) < self.n_envs():
+            is_same = following is after
+            after = after.index(ran)
+            following = after if is_same else following.index(ran)
+        goes_on = ~after["done"]
+        if not goes_on.all():
+            following = following.index(goes_on)
+        self._running = ran[goes_on]
+        return (after, ran), (following, self._running)
+
+    def _for_everyone(self, action: DictTensor) -> DictTensor:
         chosen = action["action"]
         actions = chosen.new_zeros(self.n_envs(), *chosen.shape[1:])
-        actions[ran] = chosen
-        (after, _), (following, _) = self._env.step(DictTensor({"action": actions}))
-        after = after.index(ran)
-        self._running = ran[~after["done"]]
-        return (after, ran), (following.index(self._running), self._running)
+        actions[self._running] = chosen
+        return DictTensor({"action": actions})
 
     def close(self) -> None:
         """Closes the environments."""
@@ -229,7 +240,7 @@ def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
     env = _as_vector_or_stack(env)
     if isinstance(env.action_space, spaces.Box):
         env = gymnasium.wrappers.ClipAction(env)
-    return SeedInOptions(env)
+    return env
 
 
 # Of an image: that the convolutions of algos/networks.py can look at, and where they come last.
@@ -251,28 +262,6 @@ def _as_vector_or_stack(env: gymnasium.Env) -> gymnasium.Env:
             turn = functools.partial(np.moveaxis, source=-1, destination=0)
             return gymnasium.wrappers.TransformObservation(env, turn, turned)
     return gymnasium.wrappers.FlattenObservation(env)
-
-
-class SeedInOptions(gymnasium.Wrapper):
-    """Takes the seed of a reset from its options. See NOTE [ seeds of episodes ].
-
-    A seed that comes a second time is left out: environments that reset themselves repeat their
-    options, and are to go on with their random stream.
-    """
-
-    _last: int | None = None
-
-    def reset(
-        self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[Any, dict[str, Any]]:
-        """Resets the environment with `options["seed"]`, if that is new, in the place of `seed`."""
-        others = dict(options or {})
-        new = others.pop("seed", seed)
-        if new == self._last:
-            new = None
-        else:
-            self._last = new
-        return self.env.reset(seed=new, options=others or None)
 
 
 def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:

@@ -65,7 +65,7 @@ def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], f
     """Returns one environment, what shows its picture [height, width, 3], and pictures/s."""
     if is_atari(env_id):
         games = create_atari(env_id, 1, "cpu", seed)
-        return games, lambda: games.render()[0].numpy(), 15.0
+        return games, lambda: games.render()[0].numpy(), 1 / games.seconds_per_step()
     gym = make_gym(env_id, ends=True, render_mode="rgb_array")
     return GymEnv([gym], seed), gym.render, float(gym.metadata.get("render_fps", 30))
 

@@ -169,7 +169,7 @@ def begin_apart(env: AtariEnv, game: str, config: Config) -> None:
     """Puts the environments where consoles are that the CPU has played at random."""
     states = played_apart(game, env.n_envs(), env._batch.settings.obs_type, config).result()
     n = len(states)
-    env.set_state(list(range(n)), states)
+    env.set_state(states, list(range(n)))
     shared = env._batch._shared
     names = ("states", "episodes", "pictures")  # Random numbers stay each environment's own.
     for rows in (*(shared[name][: env.n_envs()] for name in names), env._batch._ring):

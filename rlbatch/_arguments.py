@@ -27,20 +27,6 @@ def check_info(name: str, info: Any) -> None:
         raise TypeError(f"{name}: expected a DictTensor or None, got {info!r}")
 
 
-def check_at_least(least: int, **counts: int) -> None:
-    """Checks numbers.
-
-    Raises:
-        TypeError: One is no integer.
-        ValueError: One is less.
-    """
-    for name, value in counts.items():
-        if not isinstance(value, (int, np.integer)):
-            raise TypeError(f"{name}: expected an integer, got {value!r}")
-        if value < least:
-            raise ValueError(f"{name}: expected at least {least}, got {value}")
-
-
 def check_creates(name: str, create: Any) -> None:
     """Checks what environments or agents are made with.
 

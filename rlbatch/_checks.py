@@ -8,12 +8,37 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, KeyMismatchError, ShapeError
 
 Tensors = Mapping[str, Tensor]
+
+
+def check_integer(name: str, value: Any, least: int, most: int | None = None) -> None:
+    """Checks that a value is an integer from a range.
+
+    Raises:
+        TypeError: It is no integer; a bool is none either.
+        ValueError: It is too small or too large.
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise TypeError(f"{name}: expected an integer, got {value!r}")
+    if value < least or (most is not None and value > most):
+        wanted = f"at least {least}" if most is None else f"an integer from {least} to {most}"
+        raise ValueError(f"{name}: expected {wanted}, got {value}")
+
+
+def check_is(where: str, found: Any, kind: type) -> None:
+    """Checks that something is of a class.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(found, kind):
+        raise TypeError(f"{where}: expected a {kind.__name__}, got a {type(found).__name__}")
 
 
 def check_tensors(variables: Tensors, n_common: int) -> None:

@@ -11,6 +11,7 @@ from torch.utils import _pytree as pytree
 
 from rlbatch._checks import (
     check_device,
+    check_is,
     check_is_tensor,
     check_like,
     check_same_rows,
@@ -242,12 +243,13 @@ class NamedTensors:
             destination_indexes: [N] int64, rows of this one, all different.
 
         Raises:
-            TypeError: An index is no tensor.
+            TypeError: An index is no tensor, or `source` another container.
             ShapeError: The index tensors differ in shape, two rows do, or a row is too long.
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
         """
+        check_is("source", source, type(self))
         check_is_tensor("source_indexes", source_indexes)
         check_shape("destination_indexes", destination_indexes, source_indexes.shape)
         for key, tensor in self.items():

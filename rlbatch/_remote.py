@@ -258,9 +258,7 @@ class RemoteWorker:
         except subprocess.TimeoutExpired:
             how = "closed its pipe"
         else:
-            how = (
-                f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with {code}"
-            )
+            how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         what = f"expected an answer, but it {how}{_HINTS.get(how, '')}"
         return self._error(what, self._stacks_of_crash())
 
@@ -280,6 +278,14 @@ class RemoteWorker:
 
     def __str__(self) -> str:
         return f"worker {self.number} (process {self._process.pid})"
+
+
+def _signal_name(number: int) -> str:
+    """Returns such as SIGKILL; real-time signals have no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
 
 
 _HINTS = {

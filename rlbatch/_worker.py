@@ -190,7 +190,7 @@ class Worker:
                 self.env.close()
             raise
         self.autoreset = bool(getattr(self.env, "autoreset", False))
-        self.stats = {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
+        self.stats = no_stats()
         self._is_direct = recipe.device.type == "cpu" and self.autoreset and steps_into(self.env)
         if os.environ.get("RLBATCH_PROFILE"):
             self.env, self.agent = _Named("env", self.env), _Named("agent", self.agent)
@@ -412,6 +412,11 @@ class Worker:
         version = torch.full_like(self._info["env_id"], self._policy_version)
         state = self._state.prepend_key("agent_state/")
         return self._info + state + DictTensor({"policy_version": version})
+
+
+def no_stats() -> dict[str, float]:
+    """Returns where the time of a worker went that has done nothing; see `RL_Batcher.stats`."""
+    return {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
 
 
 class _Named:

@@ -16,7 +16,6 @@ from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 import torch
 
 from rlbatch._arguments import (
-    check_at_least,
     check_creates,
     check_info,
     check_timeout,
@@ -24,11 +23,12 @@ from rlbatch._arguments import (
     keyword_arguments,
     template_of,
 )
+from rlbatch._checks import check_integer
 from rlbatch._local import LocalWorker
 from rlbatch._memory import check_free_memory
 from rlbatch._remote import RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout, shared_block
-from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings
+from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings, no_stats
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
@@ -131,7 +131,7 @@ class RL_Batcher:
         TypeError: `create_env` or `create_agent` is no function, or returns something else, an
             info is no DictTensor, a count is no integer, or (with processes) something can not be
             pickled.
-        EnvContractError: The processes have unequal numbers of environments.
+        EnvContractError: The processes have unequal numbers of environments, or none.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
         ValueError: A count or a seed makes no sense.
@@ -179,8 +179,9 @@ class RL_Batcher:
         num_threads: int = 1,
         timeout: float | None = 600.0,
     ):
-        check_at_least(1, n_timesteps=n_timesteps, num_threads=num_threads)
-        check_at_least(0, n_processes=n_processes)
+        check_integer("n_timesteps", n_timesteps, 1)
+        check_integer("n_processes", n_processes, 0)
+        check_integer("num_threads", num_threads, 1)
         check_timeout(timeout)
         check_creates("create_agent", create_agent)
         check_creates("create_env", create_env)
@@ -217,7 +218,7 @@ class RL_Batcher:
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
         self._workers: list[Any] = []
-        self._stats: list[dict[str, float]] = [{} for _ in range(max(n_processes, 1))]
+        self._stats = [no_stats() for _ in range(max(n_processes, 1))]
         # Runs at the latest when the interpreter ends; holds the list, not the batcher.
         self._stop = weakref.finalize(self, stop_workers, self._workers, _CLOSE_GRACE_S)
         try:
@@ -242,6 +243,8 @@ class RL_Batcher:
             raise EnvContractError(
                 f"create_env: expected as many environments in every process, got {n_envs}"
             )
+        if not n_envs[0]:
+            raise EnvContractError("create_env: expected at least one environment, got none")
         self._parts = [range(k * n_envs[0], (k + 1) * n_envs[0]) for k in range(len(ready))]
         self._autoreset = ready[0].autoreset
         for worker, part in zip(self._workers, self._parts, strict=True):

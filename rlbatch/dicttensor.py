@@ -23,6 +23,7 @@ from rlbatch._checks import (
     check_device,
     check_dtype,
     check_fits,
+    check_is,
     check_like,
     check_rows_or_numbers,
     check_same_keys,
@@ -137,13 +138,14 @@ class DictTensor(NamedTensors):
             DtypeMismatchError: A dtype differs; it would be cast silently.
             DeviceMismatchError: A device differs.
             ShapeError: The shape of one row differs, or there are numbers in the place of rows.
-            TypeError: One is a TemporalDictTensor.
+            TypeError: One is a TemporalDictTensor, or no container.
         """
         tensors = list(tensors)
         if not tensors:
             return DictTensor()
         for element in tensors:
             _check_has_no_lengths("cat", element)
+            check_is("cat", element, DictTensor)
         parts = [element.variables for element in tensors]
         check_can_cat(parts, n_common=1)
         return DictTensor.unchecked({key: torch.cat([p[key] for p in parts]) for key in parts[0]})
@@ -374,10 +376,13 @@ class TemporalDictTensor(NamedTensors):
             DtypeMismatchError: A dtype differs; it would be cast silently.
             DeviceMismatchError: A device differs.
             ShapeError: The shape of one step differs.
+            TypeError: One is something else.
         """
         tensors = list(tensors)
         if not tensors:
             raise ValueError("TemporalDictTensor.cat: expected at least one element, got none")
+        for element in tensors:
+            check_is("cat", element, TemporalDictTensor)
         check_can_cat([element.variables for element in tensors], n_common=2)
         n_timesteps = max(element.n_timesteps() for element in tensors)
         variables = {
@@ -467,12 +472,8 @@ class Trajectories:
 
     def __init__(self, info: DictTensor, trajectories: TemporalDictTensor):
         _check_has_no_lengths("info", info)
-        if not isinstance(info, DictTensor):
-            raise TypeError(f"info: expected a DictTensor, got a {type(info).__name__}")
-        if not isinstance(trajectories, TemporalDictTensor):
-            raise TypeError(
-                f"trajectories: expected a TemporalDictTensor, got a {type(trajectories).__name__}"
-            )
+        check_is("info", info, DictTensor)
+        check_is("trajectories", trajectories, TemporalDictTensor)
         if not info.empty():
             if info.device() != trajectories.device():
                 raise DeviceMismatchError("info", trajectories.device(), info.device())

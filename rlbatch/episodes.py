@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
-from rlbatch._arguments import check_at_least
+from rlbatch._checks import check_integer
 from rlbatch._memory import check_free_memory
 from rlbatch._named_tensors import put_rows, take_rows
 from rlbatch.batcher import RL_Batcher
@@ -77,9 +77,9 @@ def acquire_episodes(
         >>> steps.temporal_multi_index(steps.lengths - 1)["_observation/done"].all()
         tensor(True)
     """
-    check_at_least(1, n_episodes=n_episodes)
+    check_integer("n_episodes", n_episodes, 1)
     if max_length is not None:
-        check_at_least(1, max_length=max_length)
+        check_integer("max_length", max_length, 1)
     episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device(), keys)
     n_running = 0
     try:

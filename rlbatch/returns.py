@@ -23,11 +23,14 @@ per step. All tensors live on one device and all floats have one dtype.
 # One step is described by up to eight sequences that share a shape and can neither be
 # left out nor merged: the public functions therefore take more than the usual arguments.
 
+import math
+import numbers
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from rlbatch._checks import check_integer
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 
 
@@ -129,10 +132,11 @@ def n_step_returns(  # noqa: PLR0913
 
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
-        TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
+        TypeError: Not a tensor, a flag that is not bool, a `reward` that is not float, or an `n`
+            that is no integer.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
-        ValueError: `n` is below 1 or no whole number, or `discount` is a number outside [0, 1].
+        ValueError: `n` is below 1, or `discount` is a number outside [0, 1].
 
     Example:
         >>> reward, value_tp1 = torch.ones(1, 4), torch.full((1, 4), 8.0)
@@ -144,8 +148,7 @@ def n_step_returns(  # noqa: PLR0913
     Source:
         Sutton and Barto, Reinforcement Learning: An Introduction, 2nd ed., eq. 7.1.
     """
-    if n < 1 or n % 1:
-        raise ValueError(f"n: expected 1 or more steps, got {n}")
+    check_integer("n", n, 1)
     reward, value_tp1, discount, linked = _prepare(
         {"reward": reward, "value_tp1": value_tp1}, terminated, truncated, discount, mask
     )
@@ -204,7 +207,7 @@ def gae(  # noqa: PLR0913
     Source:
         Schulman et al., 2016, arXiv:1506.02438, eq. 16.
     """
-    _check_fraction("lambda_", lambda_)
+    _check_number("lambda_", lambda_, most=1.0)
     floats = {"reward": reward, "value_t": value_t, "value_tp1": value_tp1}
     reward, value_t, value_tp1, discount, linked = _prepare(
         floats, terminated, truncated, discount, mask
@@ -267,7 +270,7 @@ def vtrace(  # noqa: PLR0913
         TypeError: Not a tensor, a flag that is not bool, or a `reward` that is not float.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
-        ValueError: `discount` or `lambda_` is a number outside [0, 1].
+        ValueError: `discount` or `lambda_` is a number outside [0, 1], or a bar is negative.
 
     Example:
         >>> zeros, never = torch.zeros(1, 2), torch.zeros(1, 2, dtype=torch.bool)
@@ -281,7 +284,9 @@ def vtrace(  # noqa: PLR0913
         Espeholt et al., 2018, arXiv:1802.01561, section 4.1, eq. 1 and remark 2
         (`lambda_`); section 4.2 for the advantage.
     """
-    _check_fraction("lambda_", lambda_)
+    _check_number("lambda_", lambda_, most=1.0)
+    for name, bar in {"rho_bar": rho_bar, "c_bar": c_bar, "pg_rho_bar": pg_rho_bar}.items():
+        _check_number(name, bar, most=math.inf)
     floats = {
         "reward": reward,
         "value_t": value_t,
@@ -349,7 +354,7 @@ def _prepare(
     if mask is None:
         mask = torch.ones_like(reward, dtype=torch.bool)
     if not isinstance(discount, Tensor):
-        _check_fraction("discount", discount)
+        _check_number("discount", discount, most=1.0)
         discount = torch.full_like(reward, discount)
     floats = {**floats, "discount": discount}
     for name, sequence in floats.items():
@@ -382,6 +387,8 @@ def _check_sequence(name: str, found: Tensor, reward: Tensor, dtype: torch.dtype
         raise ShapeError(f"{name}: expected the shape of reward, {shapes}")
 
 
-def _check_fraction(name: str, found: float) -> None:
-    if not 0.0 <= found <= 1.0:
-        raise ValueError(f"{name}: expected a number in [0, 1], got {found}")
+def _check_number(name: str, found: float, most: float) -> None:
+    if not isinstance(found, numbers.Real):
+        raise TypeError(f"{name}: expected a number, got {found!r}")
+    if not 0.0 <= found <= most:
+        raise ValueError(f"{name}: expected a number in [0, {most:g}], got {found}")

@@ -92,7 +92,7 @@ def count(game: str, config: Config) -> dict[str, Any]:
     with sass.played(n_warps=n_warps) as kernels_of:
         env = AtariEnv(game, _WARP, seed=0)
         env._n_resets = 1  # Playing a reset takes longer than all that is counted.
-        env.set_state(None, native.get_state())
+        env.set_state(native.get_state())
         env._batch.n_warps = -(-_WARP // config.lanes)
         env.observe()  # So that the results are those of the states.
         kernels_of(game).forget()

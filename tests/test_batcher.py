@@ -569,6 +569,13 @@ def test_stats_are_the_callers():
         assert batcher.stats()[0]["n_steps"] == 0
 
 
+def test_stats_of_a_new_batcher_are_zero():
+    keys = {"env_s", "agent_s", "storage_s", "wait_s", "n_steps"}
+    for n_processes in (0, 2):
+        with make_batcher(n_processes) as batcher:
+            assert batcher.stats() == [dict.fromkeys(keys, 0)] * max(n_processes, 1)
+
+
 def test_stats_never_go_back():
     class Updated(CountingAgent):
         def update(self, info):

@@ -108,13 +108,20 @@ def hang(seed):
     time.sleep(1000)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
-def test_a_worker_is_killed_while_it_works(number):
+@pytest.mark.parametrize(
+    ("number", "name"),
+    [
+        (signal.SIGKILL, "SIGKILL"),
+        (signal.SIGSEGV, "SIGSEGV"),
+        (signal.SIGRTMIN + 5, r"signal \d+"),
+    ],
+)
+def test_a_worker_is_killed_while_it_works(number, name):
     batcher = make_batcher(2, create_env=sleeping, env_args={})
     batcher.reset()
     batcher.execute()
     os.kill(worker_pids(batcher)[1], number)
-    with pytest.raises(WorkerError, match=f"worker 1 .*execute.*killed by {number.name}"), Timer():
+    with pytest.raises(WorkerError, match=f"worker 1 .*execute.*killed by {name}"), Timer():
         batcher.get()
     assert_unusable(batcher)
 

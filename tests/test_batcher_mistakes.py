@@ -329,6 +329,43 @@ def test_processes_of_unequal_size_are_refused():
         )
 
 
+def test_a_batch_of_no_environments_is_refused():
+    with pytest.raises(EnvContractError, match="^create_env: expected at least one environment"):
+        make_batcher(0, create_env=lambda seed: CountingEnv([]), env_args={})
+
+
+@pytest.mark.parametrize("name", ["n_timesteps", "n_processes", "num_threads"])
+def test_a_bool_is_no_count(name):
+    with pytest.raises(TypeError, match=f"^{name}: expected an integer, got True$"):
+        make_batcher(**{"n_processes": 0, name: True})
+
+
+def test_an_environment_without_a_dict_of_attributes_steps():
+    class Slotted:
+        __slots__ = ("env",)
+        autoreset = True
+
+        def __init__(self, seed):
+            self.env = CountingEnv([2], autoreset=True)
+
+        def n_envs(self):
+            return 1
+
+        def reset(self, env_info=None):
+            return self.env.reset(env_info)
+
+        def step(self, action):
+            return self.env.step(action)
+
+        def close(self):
+            self.env.close()
+
+    with make_batcher(0, create_env=Slotted, env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[1] == 1
+
+
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_a_cuda_device_that_is_not_there_is_named():
     with pytest.raises(ValueError, match="^device: expected one that is there, got cuda:0"):

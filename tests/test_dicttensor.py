@@ -359,6 +359,21 @@ def test_cat_refuses_a_key_that_one_lacks(kind, position):
         kind.cat(parts)
 
 
+@pytest.mark.parametrize("other", [None, {"a": torch.ones(2, 2)}])
+def test_what_is_no_container_is_refused(other):
+    plain = DictTensor({"a": torch.ones(2, 2)})
+    temporal = TemporalDictTensor({"a": torch.ones(2, 2)})
+    rows = torch.tensor([0])
+    for container in (plain, temporal):
+        name, kind = type(container).__name__, type(other).__name__
+        with pytest.raises(TypeError, match=f"^cat: expected a {name}, got a {kind}$"):
+            type(container).cat([container, other])
+        with pytest.raises(TypeError, match=f"^source: expected a {name}, got a {kind}$"):
+            container.copy_(other, rows, rows)
+    with pytest.raises(TypeError, match="^cat: expected a TemporalDictTensor, got a DictTensor$"):
+        TemporalDictTensor.cat([plain])
+
+
 def test_trajectories_cat_refuses_one_without_info():
     whole = make(Trajectories)
     with pytest.raises(KeyMismatchError, match=r"missing \['policy'\]"):

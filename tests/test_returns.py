@@ -446,10 +446,33 @@ def test_rejects_a_lambda_outside_0_and_1(estimate):
         estimate(random_rows(8), lambda_=1.5)
 
 
-@pytest.mark.parametrize("n", [0, 2.5])
-def test_rejects_a_window_without_steps_or_with_parts_of_one(n):
-    with pytest.raises(ValueError, match=f"^n: expected 1 or more steps, got {n}$"):
+@pytest.mark.parametrize(
+    ("n", "error", "expected"),
+    [
+        (0, ValueError, "at least 1"),
+        (2.5, TypeError, "an integer"),
+        (True, TypeError, "an integer"),
+    ],
+)
+def test_rejects_a_window_without_steps_or_with_parts_of_one(n, error, expected):
+    with pytest.raises(error, match=f"^n: expected {expected}, got {n}$"):
         n_steps_of(random_rows(8), n=n)
+
+
+@pytest.mark.parametrize("name", ["rho_bar", "c_bar", "pg_rho_bar"])
+@pytest.mark.parametrize("bar", [-1.0, math.nan])
+def test_rejects_a_bar_below_0(name, bar):
+    with pytest.raises(ValueError, match=rf"^{name}: expected a number in \[0, inf\], got {bar}$"):
+        vtrace_of(random_rows(8), **{name: bar})
+
+
+def test_rejects_what_is_no_number():
+    with pytest.raises(TypeError, match="^discount: expected a number, got '0.9'$"):
+        gae_of(random_rows(8), "0.9")
+    with pytest.raises(TypeError, match="^lambda_: expected a number, got None$"):
+        gae_of(random_rows(8), lambda_=None)
+    with pytest.raises(TypeError, match="^rho_bar: expected a number, got '1'$"):
+        vtrace_of(random_rows(8), rho_bar="1")
 
 
 def test_rejects_a_reward_that_is_no_tensor():

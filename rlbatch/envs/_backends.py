@@ -19,6 +19,7 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.base import seeds_in
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
 from rlbatch.errors import (
     DtypeMismatchError,
@@ -71,7 +72,7 @@ class Backend(Protocol):
         """Has the next `reset` begin with seeds."""
 
     def reset(self, env_info: DictTensor) -> Arrays:
-        """Resets all, with seeds if they are new; returns their first observations."""
+        """Resets all, with seeds if there are new ones; returns their first observations."""
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         """Steps some environments; a terminal observation is the true one."""
@@ -123,7 +124,8 @@ class EnvList:
         self._seeds = env_seeds(seed, self.n_envs)
 
     def reset(self, env_info: DictTensor) -> Arrays:
-        columns = {key: tensor.tolist() for key, tensor in env_info.items()}
+        self._seeds = _seeds_in(env_info) or self._seeds
+        columns = {key: tensor.tolist() for key, tensor in env_info.items() if key != "seed"}
         self._options = [
             {key: column[number] for key, column in columns.items()} or None
             for number in range(self.n_envs)
@@ -188,6 +190,18 @@ class EnvList:
         }
 
 
+def _seeds_in(env_info: DictTensor) -> list[int]:
+    """Returns the seeds of a reset, none where it brings none.
+
+    Raises:
+        ValueError: One is negative.
+    """
+    seeds = seeds_in(env_info)
+    if any(seed < 0 for seed in seeds):
+        raise ValueError(f"env_info: seed: expected integers of at least 0, got {seeds}")
+    return seeds
+
+
 def _seed_actions(env: gymnasium.Env, seed: int) -> None:
     """Seeds the action spaces of an environment and its wrappers, as `reset` does not."""
     env.action_space.seed(seed)
@@ -235,11 +249,13 @@ class Vector:
         """Resets all; see `Backend`.
 
         Raises:
-            ValueError: There is an `env_info`.
+            ValueError: There are options in `env_info`.
         """
-        if not env_info.empty():
+        self._seeds = _seeds_in(env_info) or self._seeds
+        options = [key for key in env_info if key != "seed"]
+        if options:
             raise ValueError(
-                f"env_info: expected none for a vector environment, got {list(env_info)}; "
+                f"env_info: expected seed alone for a vector environment, got {options}; "
                 "options per environment need a list of environments"
             )
         self._first_reset() if self._seeds else self._reset()

@@ -19,8 +19,10 @@ from __future__ import annotations
 import torch
 
 from rlbatch.dicttensor import DictTensor
+from rlbatch.errors import DtypeMismatchError, ShapeError
 
 Observation = tuple[DictTensor, torch.Tensor]
+INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 RESERVED_KEYS = (
     "reward",
@@ -88,7 +90,8 @@ class VecEnv:
         """Starts an episode in every environment.
 
         Args:
-            env_info: One row of options per environment, on the CPU; None or empty for none.
+            env_info: One row of options per environment, on the CPU; None or empty for none. The
+                key `seed` [n_envs], integers, is no option: with it an environment begins anew.
 
         Returns:
             The first observations [n_envs, ...], and the environments' numbers, int64.
@@ -117,12 +120,30 @@ class VecEnv:
         """Releases what the environments hold."""
 
 
+def seeds_in(env_info: DictTensor) -> list[int]:
+    """Returns the seeds that an `env_info` brings, one per environment; none where it has none.
+
+    Raises:
+        DtypeMismatchError: They are no integers.
+        ShapeError: They are not [n_envs].
+    """
+    if "seed" not in env_info:
+        return []
+    seeds = env_info["seed"]
+    if seeds.dtype not in INTEGERS:
+        raise DtypeMismatchError(f"env_info: seed: expected integers, got {seeds.dtype}")
+    if seeds.ndim != 1:
+        raise ShapeError(f"env_info: seed: expected one per row, got {list(seeds.shape)}")
+    return seeds.tolist()
+
+
 def steps_into(env: VecEnv) -> bool:
     """Returns whether an environment has a `step_into` that does what its `step` does."""
     # A class that has its own `step`, but inherits `step_into`, wants its `step` to be called.
     for scope in (env, *type(env).__mro__):
-        if "step_into" in vars(scope):
+        own = getattr(scope, "__dict__", {})  # An environment may have slots instead.
+        if "step_into" in own:
             return True
-        if "step" in vars(scope):
+        if "step" in own:
             return False
     return False

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from rlbatch._checks import check_integer
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import Observation, VecEnv, steps_into
 from rlbatch.errors import CallOrderError, EnvContractError, as_device
@@ -81,8 +82,7 @@ def check_env(
     """
     if not isinstance(env, VecEnv):
         raise TypeError(f"env: expected a VecEnv, got {env!r}")
-    if n_steps < 1:
-        raise ValueError(f"n_steps: expected at least 1, got {n_steps}")
+    check_integer("n_steps", n_steps, 1)
     sample = sample_action or _sampler(env.action_space)
     walk = _Walk(env, sample)
     for _ in range(n_steps):

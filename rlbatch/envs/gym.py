@@ -105,13 +105,15 @@ class GymEnv(VecEnv):
 
         Args:
             env_info: [n_envs, ...] on the CPU: row b goes to `reset(options={key: value})` of
-                environment b, as Python numbers or lists. Not for vector environments.
+                environment b, as Python numbers or lists; `seed` to `reset(seed=...)`, in the place
+                of the constructor's, and only now. Vector environments take no other key.
 
         Raises:
             ShapeError: `env_info` has not `n_envs` rows; or an environment's observation is not
                 of the shape that its space has.
-            DtypeMismatchError: An environment's observation is a float, and its space is not.
-            ValueError: `env_info` is given to a vector environment.
+            DtypeMismatchError: An environment's observation is a float, and its space is not; or
+                the seeds are no integers.
+            ValueError: A seed is negative, or a vector environment is given options.
         """
         env_info = DictTensor() if env_info is None else env_info
         n_envs = self.n_envs()

@@ -17,7 +17,6 @@ import algos.dqn.agent as dqn
 from algos import environments
 from algos.environments import (
     Episodes,
-    SeedInOptions,
     UntilDone,
     create_env,
     episode_infos,
@@ -50,23 +49,6 @@ def test_seeds_of_episodes_differ_in_everything_they_depend_on():
         for seed in episode_infos(8, run, use, iteration)[1]["seed"].tolist()
     ]
     assert len(set(seeds)) == len(seeds) == 3 * 3 * 20 * 8
-
-
-def test_the_seed_of_a_reset_may_come_in_its_options():
-    env = SeedInOptions(gymnasium.make("CartPole-v1"))
-    plain = gymnasium.make("CartPole-v1")
-    for seed in (3, 4, 3):
-        found, _ = env.reset(seed=99, options={"seed": seed})
-        np.testing.assert_array_equal(found, plain.reset(seed=seed)[0])
-    # The same options again, as an environment that resets itself repeats them.
-    found, _ = env.reset(options={"seed": 3})
-    np.testing.assert_array_equal(found, plain.reset()[0])
-
-
-def test_other_options_reach_the_environment():
-    env = SeedInOptions(gymnasium.make("CartPole-v1"))
-    found, _ = env.reset(options={"seed": 0, "low": 0.2, "high": 0.3})
-    assert ((found >= 0.2) & (found <= 0.3)).all()
 
 
 def test_an_environment_resets_itself_with_new_episodes():

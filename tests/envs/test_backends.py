@@ -97,6 +97,40 @@ def test_a_first_reset_that_failed_leaves_the_seeds_to_the_next():
     assert env.seeds == [7]
 
 
+@pytest.mark.parametrize("is_vector", [False, True])
+def test_seeds_in_env_info_are_for_one_reset_and_take_the_place_of_others(is_vector):
+    envs = [CountingGym(length=1) for _ in range(2)]
+    makers = [lambda one=one: one for one in envs]
+    vector = SyncVectorEnv(makers, autoreset_mode=AutoresetMode.SAME_STEP)
+    env = GymEnvInf(vector if is_vector else envs, seed=[1, 2])
+    for _ in range(2):
+        env.reset(DictTensor({"seed": torch.tensor([7, 0], dtype=torch.int32)}))
+        env.step(actions(0, 0))  # Which ends the episodes.
+    env.reset()
+    assert [own.seeds for own in envs] == [[7, None, 7, None, None], [0, None, 0, None, None]]
+    assert envs[0].options == [None] * 5
+
+
+def test_a_seed_in_env_info_is_no_option():
+    env = CountingGym()
+    GymEnv([env]).reset(DictTensor({"seed": torch.tensor([2**40]), "level": torch.tensor([3])}))
+    assert (env.seeds, env.options) == ([2**40], [{"level": 3}])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "error", "message"),
+    [
+        (torch.tensor([0.5]), DtypeMismatchError, "seed: expected integers, got torch.float32"),
+        (torch.tensor([-1]), ValueError, r"seed: expected integers of at least 0, got \[-1\]"),
+        (torch.tensor([[1]]), ShapeError, r"seed: expected one per row, got \[1, 1\]"),
+    ],
+)
+def test_wrong_seeds_in_env_info_are_refused(seeds, error, message):
+    for made in ([CountingGym()], SyncVectorEnv([CountingGym])):
+        with pytest.raises(error, match=f"^env_info: {message}$"):
+            GymEnv(made).reset(DictTensor({"seed": seeds}))
+
+
 # --- Options ---
 
 
@@ -137,7 +171,7 @@ def test_env_info_needs_one_row_per_environment():
 
 def test_env_info_for_a_vector_environment_is_refused():
     env = GymEnv(SyncVectorEnv([CountingGym]))
-    with pytest.raises(ValueError, match=r"env_info: expected none .* got \['level'\]"):
+    with pytest.raises(ValueError, match=r"env_info: expected seed alone .* got \['level'\]"):
         env.reset(DictTensor({"level": torch.tensor([3])}))
     env.reset(DictTensor())
 

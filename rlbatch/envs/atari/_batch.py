@@ -28,6 +28,7 @@ from rlbatch.envs.atari._options import (
     MOST_THREADS,
     GameSpec,
     KnownResets,
+    NativeOptions,
     Settings,
     check_count,
     game_spec,
@@ -36,7 +37,7 @@ from rlbatch.envs.atari._options import (
 from rlbatch.envs.atari.build import usable_cores
 from rlbatch.envs.atari.console_state import ale_state
 from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
-from rlbatch.envs.atari.native_library import load_library
+from rlbatch.envs.atari.native_library import check_size, load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
 
@@ -54,7 +55,7 @@ class Job(enum.IntEnum):
 
 _JOB = np.dtype(
     [
-        *((name, np.int32) for name in ("env", "kind", "place", "action")),
+        *((name, np.int32) for name in ("env", "kind", "action")),
         ("strength", np.float32),
         ("seed", np.uint32),
     ]
@@ -76,6 +77,21 @@ class _Outputs(ctypes.Structure):
         *((name, ctypes.c_void_p) for name in _RESULTS),
         ("has_all_after", ctypes.c_int32),
     ]
+
+
+@functools.cache
+def _library() -> ctypes.CDLL:
+    """Returns the host library.
+
+    Raises:
+        BuildError: It is missing, or knows other structures than those here.
+    """
+    library = load_library()
+    structures = {"GameSpec": GameSpec, "Options": NativeOptions, "KnownResets": KnownResets}
+    for name, structure in {**structures, "Outputs": _Outputs}.items():
+        check_size(library, name, ctypes.sizeof(structure))
+    check_size(library, "Job", _JOB.itemsize)
+    return library
 
 
 class Batch:
@@ -215,7 +231,9 @@ class NativeBatch(Batch):
     ):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
         super().__init__(games, n_envs, settings)
-        self._check_memory()
+        self._library = _library()
+        n_threads = min(num_threads or usable_cores(), self.n_envs)
+        self._check_memory(n_threads)
         self.results: dict[str, np.ndarray] = {
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
@@ -225,27 +243,35 @@ class NativeBatch(Batch):
         self._outputs = _Outputs(**addresses)
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
-        self._library = load_library()
-        self._handle = self._start(self.games, num_threads, knows_all)
-        self._free = weakref.finalize(self, _free, self._library, self._handle, os.getpid())
+        self._handle = self._start(self.games, n_threads, knows_all)
         self._lock = threading.Lock()  # The library has one caller at a time.
+        self._made_in = os.getpid()
+        arguments = self._library, self._handle, self._made_in
+        self._finalizer = weakref.finalize(self, _free_at_last, self._lock, *arguments)
 
-    def _check_memory(self) -> None:
-        n_bytes = self.n_envs * (math.prod(self.shape[1:]) + _LEAST_BYTES)
+    def _check_memory(self, n_threads: int) -> None:
+        """Checks that there is memory for what is taken at once: the library has no way back.
+
+        Raises:
+            MemoryError: There is less.
+        """
+        n_bytes = self._library.rlb_size_of(b"Slot") + math.prod(self.shape[1:])
+        if self.settings.obs_type != "ram":
+            n_bytes += 2 * SCREEN_WIDTH * max(game.height for game in self.games)
+        n_bytes = self.n_envs * n_bytes + n_threads * self._library.rlb_size_of(b"Scratch")
         free = free_memory()
         if free is not None and n_bytes > free:
             raise MemoryError(
                 f"n_envs: expected environments that fit into {free:,} bytes of memory, got "
-                f"{self.n_envs} that take {n_bytes:,}"
+                f"{self.n_envs} that take {n_bytes:,} with {n_threads} threads"
             )
 
-    def _start(self, games: list[Game], num_threads: int, knows_all: bool) -> int:
+    def _start(self, games: list[Game], n_threads: int, knows_all: bool) -> int:
         roms = [read_rom(game) for game in games]
         specs = [
             game_spec(game, len(rom), self.actions, knows_all)
             for game, rom in zip(games, roms, strict=True)
         ]
-        n_threads = min(num_threads or usable_cores(), self.n_envs)
         game_of = [games.index(game) for game in self.game_of]
         handle = self._library.rlb_batch_new(
             self.n_envs,
@@ -267,16 +293,33 @@ class NativeBatch(Batch):
             CallOrderError: Another thread is in the middle of a call.
         """
         with self._alone("close"):
-            self._free()
+            if self._finalizer.detach():
+                _free(self._library, self._handle, self._made_in)
 
     @contextlib.contextmanager
     def _alone(self, where: str) -> Iterator[None]:
+        """Keeps other threads out.
+
+        Raises:
+            CallOrderError: One is in a call.
+        """
         if not self._lock.acquire(blocking=False):
             raise CallOrderError(f"{where}: expected one thread at a time, got a call of another")
         try:
             yield
         finally:
             self._lock.release()
+
+    @contextlib.contextmanager
+    def _idle(self, where: str) -> Iterator[None]:
+        """Keeps other threads out, while no job is under way.
+
+        Raises:
+            CallOrderError: One is, it is closed, or another thread is in a call.
+        """
+        with self._alone(where):
+            self.check_idle(where)
+            yield
 
     # --- Jobs. ---
 
@@ -302,8 +345,7 @@ class NativeBatch(Batch):
         Raises:
             CallOrderError: It is closed, jobs are under way, or another thread is in a call.
         """
-        with self._alone("run"):
-            self.check_idle("run")
+        with self._idle("run"):
             self._prepare(kind, observations, after, has_all_after, columns)
             jobs, outputs = self._jobs.ctypes.data, ctypes.byref(self._outputs)
             self._library.rlb_batch_run(self._handle, self.n_envs, jobs, outputs)
@@ -326,34 +368,37 @@ class NativeBatch(Batch):
             columns: See `run`.
 
         Raises:
-            CallOrderError: It is closed.
+            CallOrderError: It is closed, or another thread is in a call.
         """
-        self._check_open("send")
-        self._point(observations, after, False)
-        # The library copies them.
-        jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
-        jobs["env"] = jobs["place"] = ids
-        jobs["kind"] = kind
-        for name, values in columns.items():
-            jobs[name] = values
-        self._in_use = (observations, after)
-        self._n_pending += len(ids)
-        outputs = ctypes.byref(self._outputs)
-        self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
+        with self._alone("send"):
+            self._check_open("send")
+            self._point(observations, after, False)
+            # The library copies them.
+            jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
+            jobs["env"] = ids
+            jobs["kind"] = kind
+            for name, values in columns.items():
+                jobs[name] = values
+            self._in_use = (observations, after)
+            self._n_pending += len(ids)
+            outputs = ctypes.byref(self._outputs)
+            self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
 
     def recv(self, n: int) -> np.ndarray:
         """Waits for `n` of the jobs that were sent; returns who finished, [n] int32, in order.
 
         Raises:
-            CallOrderError: It is closed, or fewer jobs than that are under way.
+            CallOrderError: It is closed, fewer jobs than that are under way, or another thread is
+                in a call.
         """
-        self._check_open("recv")
-        if n > self._n_pending:
-            raise CallOrderError(f"recv: expected {n} jobs under way, got {self._n_pending}")
-        ids = np.empty(n, np.int32)
-        self._library.rlb_batch_recv(self._handle, n, ids.ctypes.data)
-        self._n_pending -= n
-        return ids
+        with self._alone("recv"):
+            self._check_open("recv")
+            if n > self._n_pending:
+                raise CallOrderError(f"recv: expected {n} jobs under way, got {self._n_pending}")
+            ids = np.empty(n, np.int32)
+            self._library.rlb_batch_recv(self._handle, n, ids.ctypes.data)
+            self._n_pending -= n
+            return ids
 
     @property
     def n_pending(self) -> int:
@@ -369,7 +414,7 @@ class NativeBatch(Batch):
         columns: dict[str, Any],
     ) -> None:
         self._point(observations, after, has_all_after)
-        self._jobs["env"] = self._jobs["place"] = self._all_ids
+        self._jobs["env"] = self._all_ids
         self._jobs["kind"] = kind
         self._jobs["strength"] = 1
         for name, values in columns.items():
@@ -396,11 +441,11 @@ class NativeBatch(Batch):
 
     def ram(self, ids: list[int]) -> np.ndarray:
         """Returns copies of the RAMs, [n, 128] uint8."""
-        self.check_idle("get_ram")
         out = np.empty((len(ids), RAM_BYTES), np.uint8)
-        for row, number in zip(out, ids, strict=True):
-            address = self._library.rlb_batch_ram(self._handle, number)
-            ctypes.memmove(row.ctypes.data, address, RAM_BYTES)
+        with self._idle("get_ram"):
+            for row, number in zip(out, ids, strict=True):
+                address = self._library.rlb_batch_ram(self._handle, number)
+                ctypes.memmove(row.ctypes.data, address, RAM_BYTES)
         return out
 
     def render(self, ids: list[int]) -> np.ndarray:
@@ -409,35 +454,35 @@ class NativeBatch(Batch):
         Raises:
             ValueError: There are no pictures, or they differ in height.
         """
-        self.check_idle("render")
         if self.settings.obs_type == "ram":
             raise ValueError(
                 "render: expected obs_type pixels or rgb, got ram, which draws nothing"
             )
         if not ids:
             raise ValueError("ids: expected at least one environment, got none")
-        heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
-        if len(heights) != 1:
-            raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
-        out = np.empty((len(ids), heights.pop(), SCREEN_WIDTH, 3), np.uint8)
-        for row, number in zip(out, ids, strict=True):
-            self._library.rlb_batch_rgb(self._handle, number, row.ctypes.data)
+        with self._idle("render"):
+            heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
+            if len(heights) != 1:
+                raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
+            out = np.empty((len(ids), heights.pop(), SCREEN_WIDTH, 3), np.uint8)
+            for row, number in zip(out, ids, strict=True):
+                self._library.rlb_batch_rgb(self._handle, number, row.ctypes.data)
         return out
 
     def bytes_per_env(self) -> int:
         """Returns the bytes that the largest environment takes now."""
-        self.check_idle("bytes_per_env")
-        return self._library.rlb_batch_bytes(self._handle)
+        with self._idle("bytes_per_env"):
+            return self._library.rlb_batch_bytes(self._handle)
 
     # --- States. ---
 
     def save(self, ids: list[int]) -> np.ndarray:
         """Returns the states of some environments, [n, n_bytes] uint8."""
-        self.check_idle("get_state")
-        n_bytes = self._library.rlb_batch_state_size(self._handle)
-        states, bodies = self._states(len(ids), n_bytes)
-        for body, number in zip(bodies, ids, strict=True):
-            self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
+        with self._idle("get_state"):
+            n_bytes = self._library.rlb_batch_state_size(self._handle)
+            states, bodies = self._states(len(ids), n_bytes)
+            for body, number in zip(bodies, ids, strict=True):
+                self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
         self._write_headers(ids, states)
         return states
 
@@ -453,11 +498,11 @@ class NativeBatch(Batch):
             ShapeError: They are not [len(ids), n_bytes] uint8.
             ValueError: One is damaged, or of another game, other options or another version.
         """
-        self.check_idle("set_state")
-        n_bytes = self._library.rlb_batch_state_size(self._handle)
-        bodies = self._bodies(ids, states, n_bytes, seeds)
-        for body, number in zip(bodies, ids, strict=True):
-            self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
+        with self._idle("set_state"):
+            n_bytes = self._library.rlb_batch_state_size(self._handle)
+            bodies = self._bodies(ids, states, n_bytes, seeds)
+            for body, number in zip(bodies, ids, strict=True):
+                self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
     def known_resets(self, game: int) -> KnownResets:
         """Returns where the resets of a game lead to.
@@ -484,22 +529,22 @@ class NativeBatch(Batch):
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.
 
         Raises:
-            CallOrderError: A job is under way, or it is closed.
+            CallOrderError: A job is under way, it is closed, or another thread is in a call.
             ValueError: `ale` has another game, or plays it in another mode or difficulty.
         """
-        self.check_idle("from_ale")
         found = {}
         for game in dict.fromkeys(self.game_of[number] for number in ids):
             found[game] = ale_state(ale, game.md5, (game.height, SCREEN_WIDTH))
             self._check_mode(game, ale.cloneState())
-        for number in ids:
-            game = self.game_of[number]
-            state, screen = found[game]
-            pointer = screen.ctypes.data
-            if self._library.rlb_batch_import(
-                self._handle, number, game.md5.encode(), state, len(state), pointer
-            ):
-                raise ValueError(f"ale: expected {game.name}, got another game")
+        with self._idle("from_ale"):
+            for number in ids:
+                self._import(number, *found[self.game_of[number]])
+
+    def _import(self, number: int, state: bytes, screen: np.ndarray) -> None:
+        game = self.game_of[number]
+        arguments = game.md5.encode(), state, len(state), screen.ctypes.data
+        if self._library.rlb_batch_import(self._handle, number, *arguments):
+            raise ValueError(f"ale: expected {game.name}, got another game")
 
     def _check_mode(self, game: Game, state: Any) -> None:
         expected = game.mode, game.difficulty
@@ -511,7 +556,7 @@ class NativeBatch(Batch):
             )
 
     def _check_open(self, where: str) -> None:
-        if not self._free.alive:
+        if not self._finalizer.alive:
             raise CallOrderError(f"{where}: expected an open environment, got a closed one")
 
     def check_idle(self, where: str) -> None:
@@ -527,10 +572,6 @@ class NativeBatch(Batch):
             )
 
 
-# An environment without its stack of observations, in RAM: more than this.
-_LEAST_BYTES = 8_000
-
-
 @functools.cache
 def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     """Returns a number for a game with its options, by which states know whose they are."""
@@ -539,9 +580,15 @@ def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 
-def _free(library: Any, handle: int, owner: int) -> None:
-    if os.getpid() == owner:  # A child that is forked has not the threads that this would wait for.
+def _free(library: Any, handle: int, process: int) -> None:
+    if os.getpid() == process:  # A forked child has not the threads that this would wait for.
         library.rlb_batch_free(handle)
+
+
+def _free_at_last(lock: threading.Lock, library: Any, handle: int, process: int) -> None:
+    # When the interpreter ends a daemon thread may be in a call; then the system frees it.
+    if lock.acquire(blocking=False):
+        _free(library, handle, process)
 
 
 _HEADER = np.dtype([("owner", np.uint64), ("checksum", np.uint32), ("reserved", np.uint32)])

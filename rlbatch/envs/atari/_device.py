@@ -234,7 +234,7 @@ class DeviceBatch(Batch):
 
     def _resize(self, game: Game) -> bytes:
         library = load_library()
-        buffer = ctypes.create_string_buffer(library.rlb_resize_size())
+        buffer = ctypes.create_string_buffer(library.rlb_size_of(b"Resize"))
         if self.settings.obs_type != "ram":
             size = self.settings.img_height, self.settings.img_width
             if not library.rlb_resize(game.height, *size, buffer):

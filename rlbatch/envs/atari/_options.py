@@ -10,11 +10,12 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 import torch
 
+from rlbatch._checks import check_integer
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
 
@@ -99,6 +100,30 @@ class Settings:
 OneOrSeveral = int | Sequence[int | None] | None
 
 
+class AtariOptions(TypedDict, total=False):
+    """The options of `AtariEnv`, which tells what they mean, for editors and type checkers."""
+
+    obs_type: Literal["pixels", "rgb", "ram"]
+    frameskip: int
+    grayscale: bool
+    stack_num: int
+    img_height: int
+    img_width: int
+    maxpool: bool
+    noop_max: int
+    use_fire_reset: bool
+    episodic_life: bool
+    life_loss_info: bool
+    reward_clipping: bool
+    max_num_frames_per_episode: int | None
+    repeat_action_probability: float
+    full_action_space: bool
+    mode: OneOrSeveral
+    difficulty: OneOrSeveral
+    num_threads: int
+    decorrelate_steps: int
+
+
 def games_in_turn(
     games: Sequence[Game],
     mode: OneOrSeveral,
@@ -161,16 +186,13 @@ def _played(game: Game, mode: int | None, difficulty: int | None) -> Game:
 
 
 def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) -> None:
-    """Checks that a value is an integer from a range.
+    """Checks that a value is an integer from a range that ends somewhere.
 
     Raises:
         TypeError: It is no integer.
         ValueError: It is too small or too large.
     """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{name}: expected an integer, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: expected an integer from {least} to {most}, got {value}")
+    check_integer(name, value, least, most)
 
 
 def check_number(name: str, value: Any, least: float, most: float) -> None:

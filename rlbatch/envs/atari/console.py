@@ -28,6 +28,7 @@ from __future__ import annotations
 import ctypes
 import enum
 import logging
+import numbers
 import operator
 import os
 import struct
@@ -119,7 +120,7 @@ class Console:
 
     Settings (`setInt` and so on) are kept and come into force with the next `loadROM`, as in
     ale-py; mode and difficulty are properties of the game and go back to their defaults there.
-    A console holds about a hundred KiB of native memory, which go when it does. It belongs to one
+    A console holds some hundred KiB of native memory, which go when it does. It belongs to one
     thread at a time.
 
     Args:
@@ -233,9 +234,20 @@ class Console:
 
     @staticmethod
     def setLoggerMode(mode: int) -> None:
-        """Sets what is logged: 0 everything, 1 warnings and errors, 2 errors."""
-        level = (logging.INFO, logging.WARNING, logging.ERROR)[int(mode)]
-        logging.getLogger("rlbatch.envs.atari").setLevel(level)
+        """Sets what is logged.
+
+        Args:
+            mode: 0 everything, 1 warnings and errors, 2 errors; or ale-py's `LoggerMode`.
+
+        Raises:
+            TypeError: It is neither.
+            ValueError: There is no such mode.
+        """
+        levels = (logging.INFO, logging.WARNING, logging.ERROR)
+        number = _number("mode", mode)
+        if not 0 <= number < len(levels):
+            raise ValueError(f"mode: expected 0 to {len(levels) - 1}, got {number}")
+        logging.getLogger("rlbatch.envs.atari").setLevel(levels[number])
 
     def __reduce__(self) -> Any:
         raise TypeError(
@@ -294,6 +306,7 @@ class Console:
             self._free()
         self._library, self._handle, self._game, self._rom = library, handle, game, content
         self._free = weakref.finalize(self, library.rlb_console_free, handle)
+        self._free.atexit = False  # A daemon thread may be in a call then.
         for field in _NATIVE_SETTINGS:
             library.rlb_console_set(handle, field, float(settings[field.name]))
         library.rlb_console_set(handle, _Field.mode, float(game.modes[0]))
@@ -316,13 +329,15 @@ class Console:
             The sum of the rewards, between the settings `reward_min` and `reward_max`.
 
         Raises:
-            TypeError: `action` is no integer.
+            TypeError: `action` is no integer, or the strength no number.
             ValueError: There is no such action, or the strength is absurd.
         """
         library = self._library_for("act")
-        action = _number(action)
+        action = _number("action", action)
         if not 0 <= action < len(ACTIONS):
             raise ValueError(f"action: expected 0 to {len(ACTIONS) - 1}, got {action}")
+        if not isinstance(paddle_strength, numbers.Real):
+            raise TypeError(f"paddle_strength: expected a number, got {paddle_strength!r}")
         if not abs(paddle_strength) <= MOST_STRENGTH:
             raise ValueError(f"paddle_strength: expected one in [0, 1], got {paddle_strength}")
         return library.rlb_console_act(self._handle, action, paddle_strength)
@@ -500,11 +515,15 @@ class Console:
         """Goes back to a state, of this console or of another one with the same game.
 
         Raises:
+            TypeError: It is no `ConsoleState`.
             ValueError: It is the state of another game, or of another version of rlbatch.
         """
-        md5, data = self._loaded("restoreState").md5, state.data
+        md5 = self._loaded("restoreState").md5
+        if not isinstance(state, ConsoleState):
+            raise TypeError(f"state: expected a ConsoleState, got {state!r}")
         if state.md5 != md5:
             raise ValueError(f"state: expected one of the ROM {md5}, got one of {state.md5}")
+        data = state.data
         if self._library.rlb_console_restore(self._handle, data, len(data)):
             raise ValueError(f"state: expected the format of this version, got {len(data)} bytes")
 
@@ -552,9 +571,16 @@ class Console:
         return self._game
 
 
-def _number(action: Any) -> int:
-    """Returns the number of an action: ours, ale-py's (an enumeration that is no int) or an int."""
-    return operator.index(action.value if isinstance(action, enum.Enum) else action)
+def _number(name: str, value: Any) -> int:
+    """Returns an integer, given one or a value of an enumeration, as ale-py's are.
+
+    Raises:
+        TypeError: It is neither.
+    """
+    try:
+        return operator.index(value.value if isinstance(value, enum.Enum) else value)
+    except TypeError:
+        raise TypeError(f"{name}: expected an integer, got {value!r}") from None
 
 
 def _writable(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

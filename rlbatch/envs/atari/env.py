@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -15,10 +15,16 @@ from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
-from rlbatch.envs.atari._options import MOST_THREADS, Settings, check_count, games_in_turn
+from rlbatch.envs.atari._options import (
+    MOST_THREADS,
+    AtariOptions,
+    Settings,
+    check_count,
+    games_in_turn,
+)
 from rlbatch.envs.atari.build import plays_grid
 from rlbatch.envs.atari.games import find_game
-from rlbatch.envs.base import Observation, VecEnv
+from rlbatch.envs.base import INTEGERS, Observation, VecEnv, seeds_in
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
@@ -28,8 +34,6 @@ from rlbatch.errors import (
     as_present_device,
 )
 from rlbatch.seeding import derived_seed, env_seeds
-
-_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 
 
 class AtariEnv(VecEnv):
@@ -103,6 +107,7 @@ class AtariEnv(VecEnv):
     """
 
     autoreset = True
+    action_space: spaces.Discrete
 
     def __init__(
         self,
@@ -112,7 +117,7 @@ class AtariEnv(VecEnv):
         device: DeviceLike = "cpu",
         seed: int | Sequence[int] | None = None,
         games: Sequence[str] | None = None,
-        **options: Any,
+        **options: Unpack[AtariOptions],
     ):
         self.device = as_present_device(device)
         if self.device.type not in ("cpu", "cuda"):
@@ -126,7 +131,7 @@ class AtariEnv(VecEnv):
         self._decorrelate_steps = options.pop("decorrelate_steps", 0)
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
         mode, difficulty = options.pop("mode", None), options.pop("difficulty", None)
-        settings = _settings(options)
+        settings = _settings(dict(options))
         self._seeds, self._is_seeded = _seeds(seed, n_envs), True
         named = [find_game(name) for name in _names(game, games)]
         process = getattr(seed, "process", None)
@@ -178,11 +183,7 @@ class AtariEnv(VecEnv):
         if env_info is not None and not env_info.empty():
             if set(env_info) != {"seed"}:
                 raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
-            if env_info["seed"].dtype not in _INTEGERS:
-                raise DtypeMismatchError(
-                    f"env_info: seed: expected integers, got {env_info['seed'].dtype}"
-                )
-            self.seed((env_info["seed"].long() & 0xFFFFFFFF).tolist())
+            self.seed([seed & 0xFFFFFFFF for seed in seeds_in(env_info)])
         observation = self._steps.reset(self._seeds if self._is_seeded else None)
         self._n_resets = 1 if self._is_seeded else self._n_resets + 1
         self._is_seeded = False
@@ -299,14 +300,14 @@ class AtariEnv(VecEnv):
         return torch.from_numpy(self._batch.save(self._batch.ids(ids))).to(self.device)
 
     def set_state(
-        self, ids: Any, states: torch.Tensor, seed: int | Sequence[int] | None = None
+        self, states: torch.Tensor, ids: Any = None, *, seed: int | Sequence[int] | None = None
     ) -> None:
         """Puts environments where others, or they themselves, have been; see `get_state`.
 
         Args:
-            ids: Numbers of environments; None for all.
             states: [len(ids), n_bytes], from `get_state` of an environment with the same game and
                 options. To branch, repeat a row.
+            ids: Numbers of environments; None for all.
             seed: Of the random streams from here on, sticky actions for instance; or one per
                 environment. None: those of the states go on, so that branches of one state draw the
                 same.
@@ -345,6 +346,14 @@ class AtariEnv(VecEnv):
         self._check_was_reset("from_ale")
         self._batch.from_ale(self._batch.ids_once(ids), ale)
 
+    def seconds_per_step(self, number: int = 0) -> float:
+        """Returns how long a step of an environment lasts on a console.
+
+        That is `frameskip` frames, of which there are 60 in a second, or 50 in games for PAL.
+        """
+        game = self._batch.game_of[number]
+        return self._batch.settings.frameskip / game.frames_per_second
+
     def bytes_per_env(self) -> int:
         """Returns the bytes that the largest environment takes, its observation stack included.
 
@@ -370,7 +379,7 @@ class AtariEnv(VecEnv):
         check_has_keys("action", ["action"], action)
         actions = action["action"].detach()
         self._check_rows("action", actions, "env.step")
-        if actions.dtype not in _INTEGERS:
+        if actions.dtype not in INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
         # On a GPU nothing may wait for the answer, but for once; from then on the kernel notes it.

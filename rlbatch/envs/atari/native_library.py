@@ -10,7 +10,7 @@ from rlbatch.envs.atari.games import Game
 
 
 class ConsoleConfig(ctypes.Structure):
-    """What the native code has to know of a cartridge: `rlb_config` in `native/host.cpp`.
+    """What the native code has to know of a cartridge: `Config` in `native/state.h`.
 
     `cart` is a place in `CARTS`. With `detect_format`, `pal` is decided as ALE does, by counting
     the lines of the first frames; for PAL the height becomes 250.
@@ -71,7 +71,19 @@ def load_library() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise BuildError(f"{path}: expected a library of this version, got {error}") from error
+    check_size(library, "Config", ctypes.sizeof(ConsoleConfig))
     return library
+
+
+def check_size(library: ctypes.CDLL, name: str, n_bytes: int) -> None:
+    """Checks that a structure is as large here as in the library, which reads and writes it.
+
+    Raises:
+        BuildError: It is not.
+    """
+    found = library.rlb_size_of(name.encode())
+    if found != n_bytes:
+        raise BuildError(f"host.cpp: expected a {name} of {n_bytes} bytes, as here, got {found}")
 
 
 def _signatures() -> dict[str, tuple]:
@@ -96,7 +108,7 @@ def _signatures() -> dict[str, tuple]:
         "rlb_console_restore": (i32, pointer, ctypes.c_char_p, i64),
         "rlb_console_import": (i32, pointer, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
         "rlb_batch_import": (i32, pointer, i32, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
-        "rlb_resize_size": (i32,),
+        "rlb_size_of": (i64, ctypes.c_char_p),
         "rlb_resize": (i32, i32, i32, i32, pointer),
         "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32),
         "rlb_batch_free": (none, pointer),

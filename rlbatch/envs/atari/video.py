@@ -91,7 +91,8 @@ def record_video(
         raise ValueError("ids: expected at least one environment, got none")
     observation = env.observe()
     env.render(ids)  # So that what it refuses is refused before a file is made.
-    step_s = _step_seconds(env, ids)
+    # PAL games are those with 250 lines, so screens of one height have one rate.
+    step_s = env.seconds_per_step(0 if ids is None else int(np.ravel(ids)[0]))
     pictures = _pictures(env, observation, n_steps, policy, ids)
     with _replaced(path) as unfinished:
         if path.suffix.lower() == ".gif":
@@ -141,7 +142,7 @@ def _replaced(path: Path) -> Iterator[Path]:
 
 
 def _random_policy(env: AtariEnv, seed: int | None) -> Policy:
-    generator, n_actions = np.random.default_rng(seed), len(env._batch.actions)
+    generator, n_actions = np.random.default_rng(seed), int(env.action_space.n)
 
     def act(observation: DictTensor) -> DictTensor:
         return DictTensor(
@@ -149,12 +150,6 @@ def _random_policy(env: AtariEnv, seed: int | None) -> Policy:
         ).to(env.device)
 
     return act
-
-
-def _step_seconds(env: AtariEnv, ids: Sequence[int] | None) -> float:
-    # PAL games are those with 250 lines, so screens of one height have one rate.
-    game = env._batch.game_of[env._batch.ids(ids)[0]]
-    return env._batch.settings.frameskip / game.frames_per_second
 
 
 def _pictures(

@@ -67,13 +67,13 @@ def test_states_know_how_many_games_can_be_chosen():
     several, _ = made(None, 2, games=["pong", "breakout"])
     one, _ = made("pong")
     with pytest.raises(ValueError, match="states: expected one of pong"):
-        one.set_state([0], several.get_state([0]))
+        one.set_state(several.get_state([0]), [0])
 
 
 def test_the_default_mode_is_the_first_one():
     game = next(game for game in GAMES.values() if game.modes[0])
     (default, _), (named, _) = (made(game.name, mode=m, **SMALL) for m in (None, game.modes[0]))
-    named.set_state([0], default.get_state([0]))
+    named.set_state(default.get_state([0]), [0])
     assert torch.equal(named.get_state(), default.get_state())
 
 
@@ -90,7 +90,7 @@ def test_states_of_a_closed_environment_are_refused():
     states = env.get_state()
     env.close()
     with pytest.raises(CallOrderError, match="set_state: expected an open environment"):
-        env.set_state(None, states)
+        env.set_state(states)
 
 
 def test_the_size_of_pictures_does_not_matter_where_there_are_none():
@@ -111,4 +111,4 @@ def test_states_fit_where_the_default_difficulty_is_named() -> None:
     named, default = (AtariEnv("pong", 1, seed=0, difficulty=one, **SMALL) for one in (0, None))
     named.reset()
     default.reset()
-    default.set_state([0], named.get_state())
+    default.set_state(named.get_state(), [0])

@@ -499,8 +499,25 @@ def test_the_logger_mode_is_a_level():
         for mode, expected in enumerate((logging.INFO, logging.WARNING, logging.ERROR)):
             Console.setLoggerMode(mode)
             assert logger.level == expected
+        Console.setLoggerMode(ale_py.LoggerMode.Warning)
+        assert logger.level == logging.WARNING
+        for mode in (-1, 3):
+            with pytest.raises(ValueError, match=f"^mode: expected 0 to 2, got {mode}$"):
+                Console.setLoggerMode(mode)
     finally:
         logger.setLevel(level)
+
+
+def test_what_has_another_type_is_named():
+    console = Console("pong")
+    for call, message in (
+        (lambda: Console.setLoggerMode("error"), "mode: expected an integer, got 'error'"),
+        (lambda: console.act(None), "action: expected an integer, got None"),
+        (lambda: console.act(0, None), "paddle_strength: expected a number, got None"),
+        (lambda: console.restoreState(b""), "state: expected a ConsoleState, got b''"),
+    ):
+        with pytest.raises(TypeError, match=f"^{message}$"):
+            call()
 
 
 def test_memory_goes_with_the_console():

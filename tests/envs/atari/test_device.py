@@ -254,14 +254,14 @@ def test_states_go_to_a_gpu_and_back(make: MakeEnv) -> None:
     actions = np.random.default_rng(0).integers(0, 18, (70, 3))
     for action in torch.from_numpy(actions):
         native.step(DictTensor({"action": action}))
-    kernels.set_state(None, native.get_state())
+    kernels.set_state(native.get_state())
     check_equal(kernels.observe(), native.observe(), "observe")
     check_steps(kernels, native, 50)
-    native.set_state([0, 1], kernels.get_state([2, 2]))
-    kernels.set_state([0, 1], kernels.get_state([2, 2]))
+    native.set_state(kernels.get_state([2, 2]), [0, 1])
+    kernels.set_state(kernels.get_state([2, 2]), [0, 1])
     check_steps(kernels, native, 20, seed=2)
     for env in (kernels, native):  # With streams of their own from here on.
-        env.set_state(None, env.get_state([2, 2, 2]), seed=3)
+        env.set_state(env.get_state([2, 2, 2]), seed=3)
     assert torch.equal(kernels.get_state().cpu(), native.get_state())
     check_steps(kernels, native, 20, seed=4)
     assert torch.equal(kernels.get_ram([2, 0]).cpu(), native.get_ram([2, 0]))

@@ -140,7 +140,7 @@ def test_another_gpu_than_the_current_one_is_the_only_one_in_use(
         _, (expected, _) = native.step(DictTensor({"action": action}))
         _, (found, _) = env.step(DictTensor({"action": action.to(other)}))
     assert torch.equal(env.get_state().cpu(), native.get_state())
-    env.set_state([1], native.get_state([3]))
+    env.set_state(native.get_state([3]), [1])
     assert env.render([1]).device == env.get_ram().device == other
     env.reset_where(torch.tensor([True, False, False, True], device=other))
     env.close()
@@ -174,7 +174,7 @@ def test_a_step_that_is_interrupted_has_to_be_followed_by_a_reset(
     for call in (
         lambda: env.step(acts(env)),
         lambda: env.reset_where(torch.ones(2, dtype=torch.bool, device=GPU)),
-        lambda: env.set_state(None, state),
+        lambda: env.set_state(state),
         env.observe,
         env.get_state,
         env.render,
@@ -200,11 +200,11 @@ def test_states_that_are_set_in_part_have_to_be_followed_by_a_reset(
     with monkeypatch.context() as context:
         context.setattr(env._batch._kernels[1], "launch", interrupted)
         with pytest.raises(KeyboardInterrupt):
-            env.set_state(None, state)
+            env.set_state(state)
     with pytest.raises(CallOrderError, match="expected whole environments, .*; reset"):
         env.step(acts(env))
     env.reset()
-    env.set_state(None, state)
+    env.set_state(state)
     assert torch.equal(env.get_state(), state)
 
     def full(*_: Any) -> None:
@@ -213,7 +213,7 @@ def test_states_that_are_set_in_part_have_to_be_followed_by_a_reset(
     with monkeypatch.context() as context:  # Before there was a kernel.
         context.setattr(env._batch, "uploaded", full)
         with pytest.raises(torch.OutOfMemoryError):
-            env.set_state(None, state)
+            env.set_state(state)
     assert torch.equal(env.get_state(), state)
 
 
@@ -374,7 +374,7 @@ def test_an_environment_that_inference_has_made_is_of_use_outside(monkeypatch) -
         env = AtariEnv("pong", 2, seed=0)
         env.reset()
     env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64, device=env.device)}))
-    env.set_state(None, env.get_state())
+    env.set_state(env.get_state())
     env.reset()
 
 

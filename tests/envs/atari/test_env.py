@@ -1,10 +1,10 @@
 """`AtariEnv`: the contract, its numbers beside `AtariVectorEnv` and `Console`, states, mistakes."""
 
 import copy
+import dataclasses
 import os
 import pickle
 import signal
-import threading
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from gymnasium import spaces
 from rlbatch import DictTensor
 from rlbatch.envs import DeviceEnv, check_env
 from rlbatch.envs.atari import AtariEnv, AtariVectorEnv, Console, find_game
+from rlbatch.envs.atari._options import AtariOptions, Settings
 from rlbatch.errors import (
     CallOrderError,
     DeviceMismatchError,
@@ -314,7 +315,7 @@ def test_refuses_what_it_can_not_do():
     with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
         env.render([2])
     with pytest.raises(ValueError, match=r"ids: expected every environment once, got \[1, 1\]"):
-        env.set_state([1, 1], env.get_state([0, 1]))
+        env.set_state(env.get_state([0, 1]), [1, 1])
     ram = AtariEnv("pong", 1, obs_type="ram")
     ram.reset()
     with pytest.raises(ValueError, match="got ram, which draws nothing"):
@@ -345,7 +346,7 @@ def test_options_may_be_numpys_numbers() -> None:
     first, second = AtariEnv("pong", 1, seed=0, **plain), AtariEnv("pong", 1, seed=1, **numpy)
     first.reset()
     second.reset()
-    second.set_state(None, first.get_state())
+    second.set_state(first.get_state())
     assert torch.equal(second.get_state(), first.get_state())
     first.close()
     second.close()
@@ -392,24 +393,16 @@ def test_a_child_that_is_forked_can_close_it() -> None:
     env.close()
 
 
-def test_calls_of_several_threads_at_once_are_refused() -> None:
-    env = AtariEnv("pong", 16, seed=0, num_threads=2)
-    env.reset()
-    action, found = DictTensor({"action": torch.zeros(16, dtype=torch.int64)}), []
+def test_editors_know_every_option() -> None:
+    names = {field.name for field in dataclasses.fields(Settings)}
+    names |= {"mode", "difficulty", "num_threads", "decorrelate_steps"}
+    assert set(AtariOptions.__annotations__) == names
 
-    def play() -> None:
-        for _ in range(100):
-            try:
-                env.step(action)
-            except CallOrderError as error:
-                found.append(str(error))
 
-    threads = [threading.Thread(target=play) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(found) == {"run: expected one thread at a time, got a call of another"}
+def test_a_step_lasts_as_long_as_its_frames() -> None:
+    env = AtariEnv(games=["pong", "adventure"], n_envs=2, seed=0, frameskip=5)  # NTSC and PAL.
+    assert env.seconds_per_step() == pytest.approx(5 / 60)
+    assert env.seconds_per_step(1) == pytest.approx(5 / 50)
     env.close()
 
 
@@ -417,7 +410,7 @@ def test_mistakes_with_types_are_named() -> None:
     env = AtariEnv("pong", 1, seed=0)
     env.reset()
     with pytest.raises(TypeError, match="^states: expected a tensor, got ndarray"):
-        env.set_state(None, env.get_state().numpy())
+        env.set_state(env.get_state().numpy())
     with pytest.raises(DtypeMismatchError, match="expected integers, got torch.uint16"):
         env.step(DictTensor({"action": torch.zeros(1, dtype=torch.uint16)}))
     for copied in (copy.deepcopy, pickle.dumps):

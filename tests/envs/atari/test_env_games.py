@@ -70,8 +70,8 @@ def test_several_modes_and_difficulties_play_in_one_batch_as_alone(n_envs, proce
     )
     states = env.get_state()
     with pytest.raises(ValueError, match="states: expected one of breakout with the options of"):
-        env.set_state([0], states[1:2])
-    env.set_state([0], states[:1])
+        env.set_state(states[1:2], [0])
+    env.set_state(states[:1], [0])
 
 
 def test_several_games_have_modes_of_their_own():
@@ -228,7 +228,7 @@ def check_restores(game, n_steps, **options):
     list(play(env, 20))
     states, now = env.get_state(), env.observe()
     once = list(play(env, n_steps, seed=1))
-    env.set_state(None, states)
+    env.set_state(states)
     assert_equal(env.observe(), now)
     for (after, following), (expected, expected_following) in zip(
         play(env, n_steps, seed=1), once, strict=True
@@ -259,7 +259,7 @@ def test_one_state_branches_into_many():
     env = AtariEnv("breakout", 4, seed=0)
     env.reset()
     list(play(env, 15))
-    env.set_state([0, 1, 2, 3], env.get_state([2]).repeat(4, 1))
+    env.set_state(env.get_state([2]).repeat(4, 1), [0, 1, 2, 3])
     frames = env.observe()["frame"]
     assert (frames == frames[:1]).all()
     env.step(DictTensor({"action": torch.tensor([0, 1, 2, 3])}))
@@ -271,17 +271,17 @@ def test_states_of_other_environments_and_damaged_ones_are_refused():
     env.reset()
     states = env.get_state()
     with pytest.raises(ValueError, match="states: expected one of pong with the options"):
-        env.set_state([0], states[1:])
+        env.set_state(states[1:], [0])
     with pytest.raises(ShapeError, match="states: expected"):
-        env.set_state([0], states[:1, 1:])
+        env.set_state(states[:1, 1:], [0])
     with pytest.raises(ShapeError, match="states: expected"):
-        env.set_state([0], states[:1].long())
+        env.set_state(states[:1].long(), [0])
     damaged = states.clone()
     damaged[0, 100] ^= 1
     with pytest.raises(ValueError, match="got one that was changed"):
-        env.set_state(None, damaged)
+        env.set_state(damaged)
     other = AtariEnv(games=["pong", "breakout"], n_envs=2, seed=0, noop_max=3)
     other.reset()
     with pytest.raises(ValueError, match="other options"):
-        other.set_state(None, states)
-    env.set_state(None, states)
+        other.set_state(states)
+    env.set_state(states)

@@ -49,7 +49,7 @@ def test_machine_code_does_what_the_cpu_core_does(
             env._n_resets = 1
         else:
             env.reset()
-        env.set_state(None, native.get_state())
+        env.set_state(native.get_state())
         env.observe()
         for _ in range(3):
             action = torch.from_numpy(rng.integers(0, env.action_space.n, N_ENVS))
@@ -82,7 +82,7 @@ def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
     with sass.played() as kernels_of:
         env = AtariEnv(game, 2, seed=1, **options)
         env._n_resets = 1  # Nothing happens here but the reset in question.
-        env.set_state(None, native.get_state())
+        env.set_state(native.get_state())
         env._batch.step(torch.tensor([DeviceJob.RESET, DeviceJob.NONE]).byte())
         env._batch.observe(env._batch.new_observations())
         native._batch.run(np.array([Job.RESET, Job.LOOK]), np.zeros(native._batch.shape, np.uint8))

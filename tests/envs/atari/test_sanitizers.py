@@ -97,7 +97,7 @@ def play(library: str, game: str, options: dict[str, Any]) -> None:
     sanitized._batch.n_warps = n_warps
     native.reset()
     sanitized._n_resets = 1  # It goes on where the other one is: a reset is most of the time.
-    sanitized.set_state(None, native.get_state())
+    sanitized.set_state(native.get_state())
     check_steps(sanitized, native, 3)
 
 

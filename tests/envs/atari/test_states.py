@@ -24,7 +24,7 @@ def test_everything_repeats(game: str, n_steps: int) -> None:
     for t, number in enumerate(actions.tolist()):
         if t == 40:
             assert not torch.equal(*env.get_state())
-            env.set_state([1], env.get_state([0]))
+            env.set_state(env.get_state([0]), [1])
         (after, _), (following, _) = env.step(DictTensor({"action": torch.full((2,), number)}))
         if t >= 40:
             for observation in (after, following):
@@ -52,20 +52,20 @@ def test_branches_draw_the_same_unless_they_are_given_a_seed() -> None:
     env = sticky("breakout", 8, seed=0)
     state = env.get_state([3])
     branches, unchanged = state.repeat(8, 1), state.clone()
-    env.set_state(None, branches)
+    env.set_state(branches)
     assert len(played(env).unique(dim=0)) == 1
     found = []
     for seed in (7, 7, 8):
-        env.set_state(None, branches, seed=seed)
+        env.set_state(branches, seed=seed)
         assert len(env.observe()["frame"].unique(dim=0)) == 1
         found.append(played(env))
     assert len(found[0].unique(dim=0)) > 4
     assert torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
     assert torch.equal(state, unchanged)
-    env.set_state([1, 0], branches[:2], seed=[5, 5])
+    env.set_state(branches[:2], [1, 0], seed=[5, 5])
     assert torch.equal(*env.get_state([0, 1]))
-    env.set_state([], branches[:0], seed=7)
+    env.set_state(branches[:0], [], seed=7)
 
 
 @pytest.mark.parametrize("seed", [-1, [1, 2, 3], 2.5])
@@ -73,7 +73,7 @@ def test_seeds_that_are_none_are_refused(seed: object) -> None:
     env = sticky("pong", 2, seed=0)
     before = env.get_state()
     with pytest.raises((ValueError, TypeError), match="seed"):
-        env.set_state(None, before, seed=seed)
+        env.set_state(before, seed=seed)
     assert torch.equal(env.get_state(), before)
 
 

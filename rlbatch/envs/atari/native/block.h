@@ -17,7 +17,8 @@ class BlockWriter {
  protected:
   BlockWriter(Cart cart, const u8* program, bool skips_repeats)
       : skips(skips_repeats),
-        kind(cart == Cart::k2K ? Cart::k4K : cart), rom(program), places(kPlaces) {
+        kind(cart == Cart::k2K ? Cart::k4K : cart), rom(program),
+        places(static_cast<size_t>(rom_size(kind))) {
     void* memory = mmap(nullptr, kCodeSize, PROT_READ | PROT_WRITE | PROT_EXEC,
                         MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory != MAP_FAILED) {
@@ -31,7 +32,7 @@ class BlockWriter {
   BlockWriter(const BlockWriter&) = delete;
   BlockWriter& operator=(const BlockWriter&) = delete;
 
-  static constexpr size_t kCodeSize = 1 << 20, kPlaces = 16384;
+  static constexpr size_t kCodeSize = 1 << 20;
   static constexpr s32 kMaxBlock = 64;            // Instructions.
   static constexpr ptrdiff_t kMaxBlockCode = 32768;  // Bytes.
   static constexpr u32 kNowhere = 0xffffffff;

@@ -11,6 +11,17 @@ namespace rlbatch::atari {
 // `kAny`: it is not known at compile time.
 enum class Cart : s32 { k2K, k4K, kF8, kF8SC, kF6, kF6SC, kE0, kFE, kDPC, kAny };
 
+// Bytes of a program; of DPC with its graphics.
+constexpr s32 rom_size(Cart kind) {
+  switch (kind) {
+    case Cart::k2K: return 2048;
+    case Cart::k4K: return 4096;
+    case Cart::kF8: case Cart::kF8SC: case Cart::kE0: case Cart::kFE: return 8192;
+    case Cart::kF6: case Cart::kF6SC: return 16384;
+    default: return 10240;
+  }
+}
+
 constexpr s32 kDpcGraphics = 8192;  // Offset of the 2 KB graphics ROM.
 constexpr s32 kMaxRom = 16384 + 8;  // And a few bytes that are read, but never used.
 

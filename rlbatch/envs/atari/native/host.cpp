@@ -3,6 +3,7 @@
 #include <cstring>
 #include <memory>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "batch.h"
@@ -50,20 +51,10 @@ std::vector<u8> prepared(const u8* rom, s32 size, Cart cart) {
   return image;
 }
 
-s32 expected_size(Cart cart) {
-  switch (cart) {
-    case Cart::k2K: return 2048;
-    case Cart::k4K: return 4096;
-    case Cart::kF8: case Cart::kF8SC: case Cart::kE0: case Cart::kFE: return 8192;
-    case Cart::kF6: case Cart::kF6SC: return 16384;
-    default: return 10240;  // And up to 255 bytes that a copier has added.
-  }
-}
-
 bool is_sensible(const Config& c) {
-  if (c.rule < 0 || c.rule >= 104 || c.cart < 0 || c.cart > static_cast<s32>(Cart::kDPC)) return false;
+  if (c.rule < 0 || c.rule >= n_rules || c.cart < 0 || c.cart > static_cast<s32>(Cart::kDPC)) return false;
   const Cart cart = static_cast<Cart>(c.cart);
-  const s32 size = expected_size(cart);
+  const s32 size = rom_size(cart);  // Of DPC there may be up to 255 bytes that a copier has added.
   const bool fits = cart == Cart::kDPC ? c.rom_size >= size && c.rom_size <= size + 255
                                        : c.rom_size == size;
   return fits && c.ystart >= 0 && c.ystart <= 64 && c.height >= 1 && c.height <= kMaxHeight;
@@ -71,8 +62,7 @@ bool is_sensible(const Config& c) {
 
 enum Field : s32 {
   kRepeat, kFrameSkip, kMaxFrames, kTruncateOnLifeLoss, kRewardMin, kRewardMax, kMode, kDifficulty,
-  kLives, kTerminal, kTruncated, kFrameNumber, kEpisodeFrameNumber, kHeightField, kPal, kPartial,
-  kPaddleMax,
+  kLives, kTerminal, kTruncated, kFrameNumber, kEpisodeFrameNumber, kHeightField,
 };
 
 HostConsole& at(void* handle) { return *static_cast<HostConsole*>(handle); }
@@ -83,13 +73,30 @@ const u8* gray_of(const HostConsole& c) {
 
 }  // namespace
 
+// Bytes of a structure, for those who describe it elsewhere as well or have to make room; 0 for others.
+RLB_API s64 rlb_size_of(const char* name) {
+  const std::pair<const char*, size_t> sizes[] = {
+      {"Config", sizeof(Config)},   {"GameSpec", sizeof(GameSpec)},
+      {"Options", sizeof(Options)}, {"KnownResets", sizeof(KnownResets)},
+      {"Job", sizeof(Job)},         {"Outputs", sizeof(Outputs)},
+      {"Resize", sizeof(Resize)},   {"Slot", sizeof(HostBatch::Slot)},
+      {"Scratch", HostBatch::Scratch::kBytes},
+  };
+  for (const auto& [known, size] : sizes) {
+    if (!std::strcmp(known, name)) return static_cast<s64>(size);
+  }
+  return 0;
+}
+
 RLB_API void* rlb_console_new(const u8* rom, const Config* config) {
   if (!is_sensible(*config)) return nullptr;
   auto* c = new (std::nothrow) HostConsole;
   if (!c) return nullptr;
   c->config = *config;
   c->rom = prepared(rom, config->rom_size, static_cast<Cart>(config->cart));
-  c->translator = translator_of(static_cast<Cart>(config->cart), c->rom.data(), false);
+  if (may_translate()) {
+    c->translator = translator_of(static_cast<Cart>(config->cart), c->rom.data(), false);
+  }
   return c;
 }
 
@@ -135,9 +142,6 @@ RLB_API f64 rlb_console_get(void* handle, s32 field) {
     case kFrameNumber: return session.frame_number;
     case kEpisodeFrameNumber: return session.episode_frame_number;
     case kHeightField: return session.height;
-    case kPal: return session.is_pal;
-    case kPartial: return c.state.frame.is_partial;
-    case kPaddleMax: return session.paddle_max;
     default: return 0;
   }
 }
@@ -154,7 +158,6 @@ RLB_API void rlb_console_set(void* handle, s32 field, f64 value) {
     case kRewardMax: c.reward_max = whole; break;
     case kMode: c.state.session.mode = whole; break;
     case kDifficulty: c.state.session.difficulty = whole; break;
-    case kPaddleMax: c.state.session.paddle_max = whole; break;
     default: break;
   }
 }
@@ -226,8 +229,6 @@ RLB_API s32 rlb_console_import(void* handle, const char* md5, const u8* bytes, s
 }
 
 // --- What a GPU is given. ---
-
-RLB_API s32 rlb_resize_size() { return sizeof(Resize); }
 
 // Fills a `Resize`; returns 0 if there is none.
 RLB_API s32 rlb_resize(s32 height, s32 out_height, s32 out_width, void* out) {

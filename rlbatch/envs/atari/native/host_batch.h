@@ -31,17 +31,16 @@ enum JobKind : s32 {
   kStartCount,   // The same, as if the episode began here.
 };
 
-// What an environment is to do, and where the results of the job go.
+// What an environment is to do.
 struct Job {
-  s32 env;
+  s32 env;  // And the row of the outputs.
   s32 kind;
-  s32 place;  // Row of the outputs.
   s32 action;
   f32 strength;
   u32 seed;
 };
 
-// Arrays that the results go to, one row per job; any may be null.
+// Arrays that the results go to, one row per environment; `after_observations` may be null.
 //
 // NOTE [ results of a step that resets ]
 //
@@ -49,7 +48,7 @@ struct Job {
 // numbers. Those named `after_` are from before it; `after_observations` has rows of ended episodes
 // only, unless `has_all_after`. All others tell of the step.
 struct Outputs {
-  u8 *observations, *after_observations;  // [rows][stack][frame]
+  u8 *observations, *after_observations;  // [n_envs][stack][frame]
   s32 *reward, *reward_raw, *lives, *after_lives, *frame_number, *episode_frame_number;
   s32 *episode_length, *last_action;
   f64* episode_return;
@@ -57,11 +56,15 @@ struct Outputs {
   s32 has_all_after;
 };
 
-// Null where programs cannot be translated, or must not: RLBATCH_ATARI_TRANSLATE=0.
+// Whether programs may be translated: not with RLBATCH_ATARI_TRANSLATE=0.
+inline bool may_translate() {
+  const char* wish = std::getenv("RLBATCH_ATARI_TRANSLATE");
+  return !wish || wish[0] != '0';
+}
+
+// Null where programs cannot be translated.
 inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool skips_repeats) {
 #if defined(RLB_TRANSLATES)
-  const char* wish = std::getenv("RLBATCH_ATARI_TRANSLATE");
-  if (wish && wish[0] == '0') return nullptr;
   auto translator = std::make_unique<Translator>(cart, rom, skips_repeats);
   if (translator->works()) return translator;
 #endif
@@ -106,12 +109,23 @@ struct HostBatch {
     s32 game = 0;
   };
 
+  // Of a game, made when a thread first plays it, as they are large.
+  struct Translators {
+    std::unique_ptr<Translator> of_pictures, blind;
+    bool are_made = false;
+  };
+
   // What a thread works with.
   struct Scratch {
     std::vector<u32> log = std::vector<u32>(kLogSize);
-    std::vector<u8> image, second, kept;
+    std::vector<u8> image = std::vector<u8>(kImageBytes), second = std::vector<u8>(kImageBytes);
+    std::vector<u8> kept = std::vector<u8>(kMaxHeight * kWidth);
     std::vector<State> recorded = std::vector<State>(kMaxUnseen);
-    std::vector<std::unique_ptr<Translator>> translators, blind_translators;  // Of every game.
+    std::vector<Translators> translators;  // Of every game.
+
+    static constexpr size_t kImageBytes = 3 * kMaxHeight * kWidth;
+    static constexpr size_t kBytes = kLogSize * sizeof(u32) + 2 * kImageBytes + kMaxHeight * kWidth +
+                                     kMaxUnseen * sizeof(State);
   };
 
   Options options{};
@@ -121,6 +135,7 @@ struct HostBatch {
   std::vector<KnownResets> resets;              // The same,
   std::vector<std::vector<KnownReset>> known;  // and their states.
   std::vector<Slot> slots;
+  const bool translates = may_translate();
 
   std::vector<std::thread> threads;
   Scratch own_scratch;  // Of the thread that receives,
@@ -155,7 +170,7 @@ struct HostBatch {
       if (has_images) slot.screens.resize(static_cast<size_t>(2 * height * kWidth));
       slot.ring.resize(static_cast<size_t>(options.stack * frame_size(options)));
     }
-    own_scratch = new_scratch();
+    own_scratch.translators.resize(games.size());
     resets.resize(games.size());
     known.resize(games.size());
     for (s32 g = 0; g < n_games; ++g) {
@@ -210,7 +225,8 @@ struct HostBatch {
   }
 
   void work() {
-    Scratch scratch = new_scratch();
+    Scratch scratch;
+    scratch.translators.resize(games.size());
     Waiter waiter;
     std::unique_lock<std::mutex> lock(mutex);
     for (;;) {
@@ -232,17 +248,14 @@ struct HostBatch {
     n_finished = finished.size();
   }
 
-  Scratch new_scratch() const {
-    Scratch scratch;
-    scratch.image.resize(3 * kMaxHeight * kWidth);
-    scratch.second.resize(3 * kMaxHeight * kWidth);
-    scratch.kept.resize(kMaxHeight * kWidth);
-    for (size_t g = 0; g < games.size(); ++g) {
-      const Cart cart = static_cast<Cart>(games[g].config.cart);
-      scratch.translators.push_back(translator_of(cart, roms[g].data(), false));
-      scratch.blind_translators.push_back(translator_of(cart, roms[g].data(), true));
+  const Translators& translators_of(size_t game, Scratch& scratch) const {
+    Translators& found = scratch.translators[game];
+    if (translates && !found.are_made) {
+      const Cart cart = static_cast<Cart>(games[game].config.cart);
+      found = {translator_of(cart, roms[game].data(), false), translator_of(cart, roms[game].data(), true),
+               true};
     }
-    return scratch;
+    return found;
   }
 
   Console console(Slot& slot, u32* log = nullptr, Translator* translator = nullptr,
@@ -256,10 +269,10 @@ struct HostBatch {
 
   HostEnvironment environment(Slot& slot, Scratch& scratch) {
     const size_t game = static_cast<size_t>(slot.game);
+    const Translators& translators = translators_of(game, scratch);
     return {games[game],
             options,
-            console(slot, scratch.log.data(), scratch.translators[game].get(),
-                    scratch.blind_translators[game].get()),
+            console(slot, scratch.log.data(), translators.of_pictures.get(), translators.blind.get()),
             slot.episode,
             slot.noops,
             scratch.recorded.data(),
@@ -277,12 +290,12 @@ struct HostBatch {
     if (job.kind == kReset || job.kind == kLoad) env.reset();
     if (job.kind == kStartCount) env.start_count();
     if (steps) env.step(job.action, job.strength);
-    write_step(env, outputs, job.place);
+    write_step(env, outputs, job.env);
     if (job.kind == kStepThrough) {
-      if (slot.episode.has_ended || outputs.has_all_after) write_after(env, outputs, job.place);
+      if (slot.episode.has_ended || outputs.has_all_after) write_after(env, outputs, job.env);
       if (slot.episode.has_ended) env.reset();
     }
-    write_place(env, outputs, job.place);
+    write_place(env, outputs, job.env);
     if (slot.episode.has_kept) {
       const s32 n = HostCanvas::n_pixels(env.console);
       slot.kept = packed(scratch.kept.data(), static_cast<size_t>(n));
@@ -294,29 +307,29 @@ struct HostBatch {
   // What a step has led to.
   static void write_step(const HostEnvironment& env, const Outputs& o, s32 row) {
     const Episode& e = env.e;
-    if (o.reward) o.reward[row] = e.reward;
-    if (o.reward_raw) o.reward_raw[row] = e.reward_raw;
-    if (o.episode_length) o.episode_length[row] = e.episode_length;
-    if (o.episode_return) o.episode_return[row] = e.episode_return;
-    if (o.last_action) o.last_action[row] = e.last_action;
-    if (o.terminated) o.terminated[row] = e.terminated;
-    if (o.truncated) o.truncated[row] = e.truncated;
-    if (o.life_lost) o.life_lost[row] = e.life_lost;
-    if (o.has_ended) o.has_ended[row] = e.has_ended;
+    o.reward[row] = e.reward;
+    o.reward_raw[row] = e.reward_raw;
+    o.episode_length[row] = e.episode_length;
+    o.episode_return[row] = e.episode_return;
+    o.last_action[row] = e.last_action;
+    o.terminated[row] = e.terminated;
+    o.truncated[row] = e.truncated;
+    o.life_lost[row] = e.life_lost;
+    o.has_ended[row] = e.has_ended;
   }
 
   static void write_after(const HostEnvironment& env, const Outputs& o, s32 row) {
     if (o.after_observations) env.canvas.write_stack(env.e, o.after_observations + row * stack_size(env));
-    if (o.after_lives) o.after_lives[row] = env.console.lives();
+    o.after_lives[row] = env.console.lives();
   }
 
   // Where the environment is now.
   static void write_place(const HostEnvironment& env, const Outputs& o, s32 row) {
     const Session& session = env.state().session;
-    if (o.observations) env.canvas.write_stack(env.e, o.observations + row * stack_size(env));
-    if (o.lives) o.lives[row] = env.console.lives();
-    if (o.frame_number) o.frame_number[row] = session.frame_number;
-    if (o.episode_frame_number) o.episode_frame_number[row] = session.episode_frame_number;
+    env.canvas.write_stack(env.e, o.observations + row * stack_size(env));
+    o.lives[row] = env.console.lives();
+    o.frame_number[row] = session.frame_number;
+    o.episode_frame_number[row] = session.episode_frame_number;
   }
 
   static s64 stack_size(const HostEnvironment& env) {
@@ -512,7 +525,7 @@ struct HostBatch {
     in += n;
   }
 
-  // Bytes of an environment: the largest of the batch, with its share of the threads' scratch.
+  // Bytes of an environment: the largest of the batch.
   s64 bytes_per_env() const {
     size_t most = 0;
     for (const Slot& slot : slots) {

@@ -1,0 +1,120 @@
+"""Threads of `AtariEnv`: one caller at a time, the end of the interpreter; and memory."""
+
+import contextlib
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+import torch
+
+from rlbatch import DictTensor
+from rlbatch.envs.atari import AtariEnv
+from rlbatch.errors import CallOrderError
+
+pytest.importorskip("ale_py")
+
+
+def test_calls_of_several_threads_at_once_are_refused() -> None:
+    env = AtariEnv("pong", 16, seed=0, num_threads=2)
+    env.reset()
+    action, found = DictTensor({"action": torch.zeros(16, dtype=torch.int64)}), []
+
+    def play() -> None:
+        for _ in range(100):
+            try:
+                env.step(action)
+            except CallOrderError as error:
+                found.append(str(error))
+
+    threads = [threading.Thread(target=play) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(found) == {"run: expected one thread at a time, got a call of another"}
+    env.close()
+
+
+def until_refused(call, n_times=100):
+    """Makes a call again and again: some come between two steps of another thread."""
+    for _ in range(n_times):
+        call()
+        time.sleep(0.001)
+
+
+def test_nothing_else_is_done_while_another_thread_steps() -> None:
+    env = AtariEnv("pong", 64, seed=0, num_threads=1, frameskip=100)  # Long steps.
+    env.reset()
+    action = DictTensor({"action": torch.zeros(64, dtype=torch.int64)})
+    states, is_over = env.get_state(), threading.Event()
+
+    def play() -> None:
+        while not is_over.is_set():
+            with contextlib.suppress(CallOrderError):
+                env.step(action)
+
+    player = threading.Thread(target=play)
+    player.start()
+    calls = {
+        "get_ram": env.get_ram,
+        "render": env.render,
+        "get_state": env.get_state,
+        "set_state": lambda: env.set_state(states),
+        "bytes_per_env": env.bytes_per_env,
+        "close": env.close,
+    }
+    for name, call in calls.items():
+        message = f"{name}: expected one thread at a time, got a call of another"
+        with pytest.raises(CallOrderError, match=message):
+            until_refused(call)
+    is_over.set()
+    player.join()
+    env.close()
+
+
+def test_the_interpreter_ends_while_a_thread_steps() -> None:
+    # Of NumPy alone: PyTorch's own calls do not bear it.
+    script = """
+import threading
+import numpy as np
+from rlbatch.envs.atari import AtariVectorEnv
+env = AtariVectorEnv("pong", 64, num_threads=2)
+env.reset()
+has_begun = threading.Event()
+def play():
+    while True:
+        env.step(np.zeros(64, np.int64))
+        has_begun.set()
+threading.Thread(target=play, daemon=True).start()
+has_begun.wait()
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+
+
+def test_what_no_thread_has_played_takes_no_memory() -> None:
+    script = """
+import os
+from rlbatch.envs.atari import GAMES, AtariEnv
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+AtariEnv("pong", 1, seed=0).close()
+before = resident()
+env = AtariEnv(games=list(GAMES), n_envs=len(GAMES), seed=0, num_threads=16)
+print((resident() - before) / len(GAMES) / 16)
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert float(result.stdout) < 100_000  # Per game and thread; tables alone would be 500,000.
+
+
+def test_the_memory_that_is_checked_is_what_environments_take(monkeypatch) -> None:
+    env = AtariEnv("pong", 8, seed=0, num_threads=1)
+    n_bytes = 8 * env.bytes_per_env()
+    env.close()
+    monkeypatch.setattr("rlbatch.envs.atari._batch.free_memory", lambda: n_bytes)
+    with pytest.raises(MemoryError, match="^n_envs: expected .* got 8 that take .* 1 threads$"):
+        AtariEnv("pong", 8, seed=0, num_threads=1)
+    monkeypatch.setattr("rlbatch.envs.atari._batch.free_memory", lambda: n_bytes + 4_000_000)
+    AtariEnv("pong", 8, seed=0, num_threads=1).close()
