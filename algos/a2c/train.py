@@ -62,6 +62,10 @@ class Config(RunConfig):
     )
     fractions: ClassVar[tuple[str, ...]] = (*RunConfig.fractions, "gae_lambda")
 
+    checkpoint_every: int = 50
+    """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
+    log-every. Environments begin anew there: no episode is longer, in training, than this many
+    times n-timesteps / n-groups."""
     n_timesteps: int = 16
     """Steps that an update looks at, in each environment."""
     n_groups: int = 1
