@@ -88,7 +88,7 @@ class LocalWorker:
         """Closes environments and agent, unless a command has done so."""
         if not self._is_closed:
             self._is_closed = True
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception), self._as_in_a_process():
                 self._worker.close()
 
     @contextlib.contextmanager

@@ -533,6 +533,23 @@ def test_draws_of_environments_are_not_the_callers():
         assert np.random.rand() == expected
 
 
+def test_draws_of_a_close_after_a_failure_are_not_the_callers():
+    class Draws(CountingAgent):
+        def update(self, info):
+            raise ValueError("on purpose")
+
+        def close(self):
+            torch.rand(1)
+
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    with make_batcher(0, create_agent=Draws) as batcher:
+        torch.manual_seed(1)
+        with pytest.raises(ValueError, match="on purpose"):
+            batcher.update({})
+        assert torch.rand(1) == expected
+
+
 def test_an_agent_info_belongs_to_the_caller():
     class Changes(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):

@@ -294,14 +294,14 @@ def _tensors(arrays: Arrays) -> DictTensor:
 
 def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
     # A copy: it becomes `last_action`, and the caller may go on to use the tensor.
-    if tensor.is_cpu and tensor.dtype is not torch.bfloat16:
-        array = tensor.detach().numpy()
-    elif tensor.is_cpu:  # NumPy has no bfloat16.
-        array = tensor.detach().float().numpy()
-    else:
+    if not tensor.is_cpu:
         raise DeviceMismatchError(key, torch.device("cpu"), tensor.device, "env.step")
+    is_small = tensor.is_floating_point() and tensor.element_size() < 4
+    values = tensor.float() if is_small else tensor  # NumPy has no bfloat16.
+    array = values.detach().numpy()
     if array.shape != (n, *leaf.shape):
         raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {array.shape}")
-    if array.dtype.kind == "f" and leaf.dtype.kind != "f":
-        raise DtypeMismatchError(f"{key}: expected an integer for {leaf.space}, got {tensor.dtype}")
+    kinds, wanted = ("biuf", "a real number") if leaf.dtype.kind == "f" else ("biu", "an integer")
+    if array.dtype.kind not in kinds:
+        raise DtypeMismatchError(f"{key}: expected {wanted} for {leaf.space}, got {tensor.dtype}")
     return array.copy() if array.dtype == leaf.dtype else cast(key, leaf, array)

@@ -135,7 +135,10 @@ def test_a_discrete_action_of_any_integer_dtype_arrives_as_an_integer_of_the_spa
     assert last.tolist() == [1, 0]
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn],
+)
 @pytest.mark.parametrize("shape", [(), (2,)])
 def test_a_continuous_action_of_any_float_dtype_arrives_as_an_array_of_the_space(dtype, shape):
     space = spaces.Box(-1, 1, shape, np.float32)
@@ -148,6 +151,13 @@ def test_a_continuous_action_of_any_float_dtype_arrives_as_an_array_of_the_space
     assert last.dtype == torch.float32
     assert np.all(arrived == np.float32(expected))
     assert bool((last == expected).all())
+
+
+def test_a_complex_action_is_refused():
+    with pytest.raises(
+        DtypeMismatchError, match="^action: expected a real number for Box.*complex"
+    ):
+        acting(spaces.Box(-1, 1, (1,), np.float32), torch.tensor([[0.5 + 2j]]))
 
 
 def test_an_environment_that_writes_into_its_action_does_not_change_last_action():

@@ -20,6 +20,11 @@ skips below 1), there is an error. Known to differ are:
   with, as in ale-py: amidar, bank_heist, demon_attack and turmoil are truncated from the first
   frame on, mario_bros never. For atlantis2 ale-py has no such number and compares with anything.
 - After `restoreState`, `getScreen` is the picture of that state; in ale-py it is the one before.
+- `restoreState` forgets a frame that was under way, as one is after some resets of qbert and tetris
+  and while tic_tac_toe_3d thinks; ale-py goes on with it. In miniature_golf it brings back what the
+  next reward is made from, which ale-py does not save.
+- `setRAM` leaves the data bus as it is; in ale-py the byte is there afterwards, which shows where a
+  program that has crashed reads what nothing answers.
 - Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 
