@@ -322,8 +322,7 @@ def over_games(report: Report, figures: dict[Case, float], config: Config) -> No
 
 
 def kernels(config: Config, report: Report) -> None:
-    """Reports what the kernels take to compile, in memory and per step."""
-    starts(config, report)
+    """Reports what the kernels take, in memory and per step."""
     game = config.sweep_games[0]
     env = AtariEnv(game, 2, device=config.device)
     tell(report, "bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
@@ -402,6 +401,8 @@ def main(config: Config) -> None:
         measure(cases, figures, report, config)
         if "cpu" in config.parts:
             cores(report, figures, config)
+        if "kernels" in config.parts:  # Last, as compiling takes longest.
+            starts(config, report)
     except KeyboardInterrupt:
         print("interrupted")
     except Exception:  # What has been measured is to be reported.

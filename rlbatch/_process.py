@@ -196,7 +196,7 @@ def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
     block = slots.cuda_block
     if block is None:
         descriptor = recv_handle(connection)
-        block = map_block(descriptor, slots.n_bytes)
+        block = map_block(descriptor, slots.layout.n_bytes(slots.n_slots, slots.n_timesteps))
         os.close(descriptor)
     store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
     return SlotWriter(store, slots.first, slots.n_envs)

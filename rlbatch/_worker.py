@@ -146,7 +146,6 @@ class Slots(NamedTuple):
     n_timesteps: int
     first: int
     n_envs: int
-    n_bytes: int
     cuda_block: torch.Tensor | None
 
 

@@ -581,7 +581,7 @@ class RL_Batcher:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
         for worker, part in zip(self._workers, self._parts, strict=True):
-            place = (self.n_elems(), self._n_timesteps, part.start, len(part), n_bytes)
+            place = (self.n_elems(), self._n_timesteps, part.start, len(part))
             worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
         if descriptor is not None:
             os.close(descriptor)

@@ -49,11 +49,19 @@ API s32 n_lanes() {
 API void pooled(const u8* a, const u8* b, const u8* lut, s32 n_pixels, u8* out) {
   pool(Frames{a, b, lut}, n_pixels, out);
 }
+static void observe(const Frames& frames, u8* pooled, u8* out, s32 stride) {
+  pool(frames, resize.rows.source * kRowPixels, pooled);
+  resize_image(pooled, resize, out, stride);
+}
 API void gray(const u8* a, const u8* b, const u8* lut, u8* pooled, u8* out) {
-  observe(Frames{a, b, lut}, resize, pooled, out);
+  observe(Frames{a, b, lut}, pooled, out, 1);
 }
 API void rgb(const u8* a, const u8* b, s32 is_pal, u8* pooled, u8* out) {
-  observe_rgb(a, b, is_pal ? PAL_RGB : NTSC_RGB, resize, pooled, out);
+  for (s32 channel = 0; channel < 3; ++channel, pooled += resize.rows.source * kRowPixels) {
+    u8 lut[256];
+    for (s32 i = 0; i < 256; ++i) lut[i] = rgb_of(is_pal, i, channel);
+    observe(Frames{a, b, lut}, pooled, out + channel, 3);
+  }
 }
 API void pixels(const u8* a, const u8* b, const u8* lut, u8* out) {
   const s32 width = resize.columns.target;

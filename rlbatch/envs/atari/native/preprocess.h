@@ -2,19 +2,19 @@
 //
 //   palette indices --lut--> values --max--> pooled image --resize--> observation
 //                   `------- pool -------------------'`-- resize_image --'
-//                   `------------------ observe -------------------------'
 //
 //   Resize resize;
 //   if (!build_resize(210, 84, 84, resize)) return "cannot enlarge";
-//   observe(Frames{screen0, screen1, NTSC_GRAY}, resize, pooled, observation);
+//   pool(Frames{screen0, screen1, NTSC_GRAY}, 210 * kRowPixels, pooled);
+//   resize_image(pooled, resize, observation);
 //
 // The palette comes before the maximum. The resize gives the bytes of OpenCV's INTER_AREA, which
 // ale-py and Gymnasium use; a target may be as large as the source or smaller, not larger.
 // A `Resize` serves any number of images and threads. Colours are planes: three pooled images one
 // after the other, an observation with the channels side by side.
 //
-// `resized_pixel` is the definition, `resized_pixel_of_words` the same sooner, on CUDA. `observe` is for
-// hosts: with vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless RLB_PORTABLE is defined.
+// `resized_pixel` is the definition, `resized_pixel_of_words` the same sooner, on CUDA. The two above
+// are for hosts: with vectors where AVX2, or AVX-512 with VBMI, is compiled for, unless RLB_PORTABLE is defined.
 #pragma once
 
 #include "platform.h"
@@ -576,24 +576,6 @@ RLB_FN void resize_image(const u8* image, const Resize& resize, u8* out, s32 str
         for (s32 x = 0; x < width; ++x) out[x * stride] = band.lines[k][x];
       }
     }
-  }
-}
-
-// Writes the pooled image, of the size of the source, to `pooled`, which may be one of the frames;
-// and the observation to out[0], out[stride], ...
-RLB_FN void observe(const Frames& frames, const Resize& resize, u8* pooled, u8* out,
-                    s32 stride = 1) {
-  pool(frames, resize.rows.source * kRowPixels, pooled);
-  resize_image(pooled, resize, out, stride);
-}
-
-// The same in three channels, [out_height][out_width][3]; `pooled` gets three planes.
-RLB_FN void observe_rgb(const u8* screen0, const u8* screen1, const u8 (*palette)[3],
-                        const Resize& resize, u8* pooled, u8* out) {
-  for (s32 channel = 0; channel < 3; ++channel, pooled += resize.rows.source * kRowPixels) {
-    u8 lut[256];
-    for (s32 i = 0; i < 256; ++i) lut[i] = palette[i][channel];
-    observe(Frames{screen0, screen1, lut}, resize, pooled, out + channel, 3);
   }
 }
 
