@@ -53,7 +53,7 @@ def load(
         path: The file, or the run's folder.
         algorithm: The one that has to have written it; None for any.
         env_id: The environment that it has to be of; None for any.
-        mmap: Read tensors only where they are looked at, for what else there is.
+        mmap: Map tensors into memory instead of reading them, for a caller that wants the rest.
 
     Raises:
         FileNotFoundError: There is none.

@@ -5,6 +5,7 @@ They know tensors and dicts of tensors, not the containers themselves.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,18 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     if value < least or (most is not None and value > most):
         wanted = f"at least {least}" if most is None else f"an integer from {least} to {most}"
         raise ValueError(f"{name}: expected {wanted}, got {value}")
+
+
+def as_float(name: str, value: Any) -> float:
+    """Returns a number, such as one of NumPy's or a tensor of one, as Python's.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(value, (str, bytes)):
+        with contextlib.suppress(TypeError, ValueError, RuntimeError):  # Of PyTorch for several.
+            return float(value)
+    raise TypeError(f"{name}: expected a number, got {value!r}")
 
 
 def check_is(where: str, found: Any, kind: type) -> None:

@@ -431,7 +431,7 @@ class RL_Batcher:
         """Closes environments, agents and processes. May be called twice, and after a failure.
 
         In the middle of an acquisition, and where a batcher is forgotten instead of closed, they
-        have two seconds to close; then their step is interrupted, and they have one more.
+        have two seconds to close; then their step is interrupted, and they have a third.
 
         Raises:
             WorkerError: Closing an environment or an agent failed; the processes have ended.

@@ -24,13 +24,12 @@ per step. All tensors live on one device and all floats have one dtype.
 # left out nor merged: the public functions therefore take more than the usual arguments.
 
 import math
-import numbers
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from rlbatch._checks import check_integer
+from rlbatch._checks import as_float, check_integer
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 
 
@@ -207,7 +206,7 @@ def gae(  # noqa: PLR0913
     Source:
         Schulman et al., 2016, arXiv:1506.02438, eq. 16.
     """
-    _check_number("lambda_", lambda_, most=1.0)
+    lambda_ = _number("lambda_", lambda_, most=1.0)
     floats = {"reward": reward, "value_t": value_t, "value_tp1": value_tp1}
     reward, value_t, value_tp1, discount, linked = _prepare(
         floats, terminated, truncated, discount, mask
@@ -284,9 +283,9 @@ def vtrace(  # noqa: PLR0913
         Espeholt et al., 2018, arXiv:1802.01561, section 4.1, eq. 1 and remark 2
         (`lambda_`); section 4.2 for the advantage.
     """
-    _check_number("lambda_", lambda_, most=1.0)
-    for name, bar in {"rho_bar": rho_bar, "c_bar": c_bar, "pg_rho_bar": pg_rho_bar}.items():
-        _check_number(name, bar, most=math.inf)
+    lambda_ = _number("lambda_", lambda_, most=1.0)
+    bars = {"rho_bar": rho_bar, "c_bar": c_bar, "pg_rho_bar": pg_rho_bar}
+    rho_bar, c_bar, pg_rho_bar = (_number(name, bar, most=math.inf) for name, bar in bars.items())
     floats = {
         "reward": reward,
         "value_t": value_t,
@@ -354,8 +353,7 @@ def _prepare(
     if mask is None:
         mask = torch.ones_like(reward, dtype=torch.bool)
     if not isinstance(discount, Tensor):
-        _check_number("discount", discount, most=1.0)
-        discount = torch.full_like(reward, discount)
+        discount = torch.full_like(reward, _number("discount", discount, most=1.0))
     floats = {**floats, "discount": discount}
     for name, sequence in floats.items():
         _check_sequence(name, sequence, reward, reward.dtype)
@@ -387,8 +385,8 @@ def _check_sequence(name: str, found: Tensor, reward: Tensor, dtype: torch.dtype
         raise ShapeError(f"{name}: expected the shape of reward, {shapes}")
 
 
-def _check_number(name: str, found: float, most: float) -> None:
-    if not isinstance(found, numbers.Real):
-        raise TypeError(f"{name}: expected a number, got {found!r}")
-    if not 0.0 <= found <= most:
+def _number(name: str, found: float, most: float) -> float:
+    number = as_float(name, found)
+    if not 0.0 <= number <= most:
         raise ValueError(f"{name}: expected a number in [0, {most:g}], got {found}")
+    return number

@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+import numpy as np
 import pytest
 import torch
 
@@ -464,6 +465,14 @@ def test_rejects_a_window_without_steps_or_with_parts_of_one(n, error, expected)
 def test_rejects_a_bar_below_0(name, bar):
     with pytest.raises(ValueError, match=rf"^{name}: expected a number in \[0, inf\], got {bar}$"):
         vtrace_of(random_rows(8), **{name: bar})
+
+
+@pytest.mark.parametrize("number", [np.float32(0.5), np.array(0.5), torch.tensor(0.5)])
+def test_takes_any_kind_of_number(number):
+    rows = random_rows(8)
+    found = vtrace_of(rows, lambda_=number, rho_bar=number)
+    for one, other in zip(found, vtrace_of(rows, lambda_=0.5, rho_bar=0.5), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 def test_rejects_what_is_no_number():

@@ -251,13 +251,13 @@ class Vector:
         Raises:
             ValueError: There are options in `env_info`.
         """
-        self._seeds = _seeds_in(env_info) or self._seeds
         options = [key for key in env_info if key != "seed"]
         if options:
             raise ValueError(
                 f"env_info: expected seed alone for a vector environment, got {options}; "
                 "options per environment need a list of environments"
             )
+        self._seeds = _seeds_in(env_info) or self._seeds
         self._first_reset() if self._seeds else self._reset()
         self._seeds, self._ended = None, np.zeros(self.n_envs, np.bool_)
         return self._frames(range(self.n_envs))

@@ -170,10 +170,12 @@ def test_env_info_needs_one_row_per_environment():
 
 
 def test_env_info_for_a_vector_environment_is_refused():
-    env = GymEnv(SyncVectorEnv([CountingGym]))
+    vector = SyncVectorEnv([CountingGym])
+    env = GymEnv(vector)
     with pytest.raises(ValueError, match=r"env_info: expected seed alone .* got \['level'\]"):
-        env.reset(DictTensor({"level": torch.tensor([3])}))
+        env.reset(DictTensor({"seed": torch.tensor([5]), "level": torch.tensor([3])}))
     env.reset(DictTensor())
+    assert vector.envs[0].seeds == [None]
 
 
 # --- Failures ---

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from rlbatch.envs.atari import build
-from rlbatch.envs.atari._batch import Batch, NativeBatch
+from rlbatch.envs.atari._batch import Batch
+from rlbatch.envs.atari._native_batch import NativeBatch
 from rlbatch.envs.atari._options import (
     GameSpec,
     Settings,

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import Job, NativeBatch
 from rlbatch.envs.atari._options import Settings
 from rlbatch.envs.atari.games import Game
 

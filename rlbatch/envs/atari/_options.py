@@ -186,7 +186,7 @@ def _played(game: Game, mode: int | None, difficulty: int | None) -> Game:
 
 
 def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) -> None:
-    """Checks that a value is an integer from a range that ends somewhere.
+    """Checks that a value is an integer from a range; by default mistakes alone are above it.
 
     Raises:
         TypeError: It is no integer.

@@ -20,8 +20,9 @@ skips below 1), there is an error. Known to differ are:
   with, as in ale-py: amidar, bank_heist, demon_attack and turmoil are truncated from the first
   frame on, mario_bros never. For atlantis2 ale-py has no such number and compares with anything.
 - After `restoreState`, `getScreen` is the picture of that state; in ale-py it is the one before.
-- `restoreState` forgets a frame that was under way, as one is after some resets of qbert and tetris
-  and while tic_tac_toe_3d thinks; ale-py goes on with it. In miniature_golf it brings back what the
+- After `restoreState` the frame goes on that was under way when the state was saved, if one was, as
+  after some resets of qbert and tetris and while tic_tac_toe_3d thinks; in ale-py it is the one
+  that was under way when it is restored. In miniature_golf `restoreState` brings back what the
   next reward is made from, which ale-py does not save.
 - `setRAM` leaves the data bus as it is; in ale-py the byte is there afterwards, which shows where a
   program that has crashed reads what nothing answers.
@@ -33,7 +34,6 @@ from __future__ import annotations
 import ctypes
 import enum
 import logging
-import numbers
 import operator
 import os
 import struct
@@ -45,7 +45,9 @@ from typing import Any
 
 import numpy as np
 
+from rlbatch._checks import as_float
 from rlbatch.envs.atari._options import MOST_STRENGTH
+from rlbatch.envs.atari.console_settings import DEFAULTS, INT32, Setting, check_setting
 from rlbatch.envs.atari.console_state import ConsoleState, ale_state
 from rlbatch.envs.atari.games import (
     ACTIONS,
@@ -53,7 +55,6 @@ from rlbatch.envs.atari.games import (
     PADDLE_MAX,
     RAM_BYTES,
     SCREEN_WIDTH,
-    SYSTEM_SEED,
     Game,
 )
 from rlbatch.envs.atari.native_library import console_config, load_library
@@ -64,8 +65,6 @@ _log = logging.getLogger(__name__)
 
 Action = enum.IntEnum("Action", ACTIONS, start=0)  # type: ignore[misc]
 Action.__doc__ = "The 18 actions by ALE's names and numbers."
-
-_INT32 = range(-(2**31), 2**31)
 
 
 class _Field(enum.IntEnum):
@@ -87,35 +86,6 @@ class _Field(enum.IntEnum):
     height = 13
 
 
-# ALE's settings and their values at the start; the type of a value is that of the setting.
-_DEFAULTS: dict[str, int | float | bool | str] = {
-    "random_seed": -1,
-    "system_random_seed": SYSTEM_SEED,
-    "frame_skip": 1,
-    "max_num_frames": 0,
-    "max_num_frames_per_episode": 0,
-    "reward_min": _INT32.start,
-    "reward_max": _INT32.stop - 1,
-    "paddle_min": -1,
-    "paddle_max": -1,
-    "repeat_action_probability": 0.25,
-    "truncate_on_loss_of_life": False,
-    "color_averaging": False,
-    "display_screen": False,
-    "restricted_action_set": False,
-    "send_rgb": False,
-    "sound_obs": False,
-    "cpu": "low",
-    "palette": "standard",
-    "record_screen_dir": "",
-    "record_sound_filename": "",
-    "rom_file": "",
-}
-
-# What would have to do something else than at the start, and is not built.
-_FIXED = {"color_averaging", "cpu", "display_screen", "paddle_min", "palette", "sound_obs"}
-_FIXED |= {"record_screen_dir", "record_sound_filename"}
-
 # Settings that the native code keeps under the same name.
 _NATIVE_SETTINGS = [field for field in _Field if field <= _Field.reward_max]
 
@@ -125,15 +95,15 @@ class Console:
 
     Settings (`setInt` and so on) are kept and come into force with the next `loadROM`, as in
     ale-py; mode and difficulty are properties of the game and go back to their defaults there.
-    A console holds some hundred KiB of native memory, which go when it does. It belongs to one
-    thread at a time.
+    A console holds one to three hundred KiB of native memory, which go when it does. It belongs to
+    one thread at a time.
 
     Args:
         game: Loaded at once, if given; see `loadROM`.
     """
 
     def __init__(self, game: RomLike | None = None):
-        self._settings = dict(_DEFAULTS)
+        self._settings = dict(DEFAULTS)
         self._game: Game | None = None
         self._rom = b""
         self._handle: int | None = None
@@ -178,7 +148,7 @@ class Console:
             ValueError: It is out of range, or this setting cannot be changed.
         """
         value = operator.index(value)
-        if value not in _INT32:
+        if value not in INT32:
             raise ValueError(f"{key}: expected a 32-bit integer, got {value}")
         if key == "frame_skip" and value < 1:
             raise ValueError(f"{key}: expected at least 1, got {value}")
@@ -228,13 +198,8 @@ class Console:
             raise TypeError(f"{key}: expected a str, got {value!r}")
         self._set(key, value)
 
-    def _set(self, key: str, value: int | float | bool | str) -> None:
-        kind = type(value)
-        if type(_DEFAULTS.get(key)) is not kind:
-            known = ", ".join(name for name, default in _DEFAULTS.items() if type(default) is kind)
-            raise KeyError(f"{key}: expected one of {known} for a value of {kind.__name__}")
-        if key in _FIXED and value != _DEFAULTS[key]:
-            raise ValueError(f"{key}: expected {_DEFAULTS[key]!r}, the only value, got {value!r}")
+    def _set(self, key: str, value: Setting) -> None:
+        check_setting(key, value)
         self._settings[key] = value
 
     @staticmethod
@@ -341,8 +306,7 @@ class Console:
         action = _number("action", action)
         if not 0 <= action < len(ACTIONS):
             raise ValueError(f"action: expected 0 to {len(ACTIONS) - 1}, got {action}")
-        if not isinstance(paddle_strength, numbers.Real):
-            raise TypeError(f"paddle_strength: expected a number, got {paddle_strength!r}")
+        paddle_strength = as_float("paddle_strength", paddle_strength)
         if not abs(paddle_strength) <= MOST_STRENGTH:
             raise ValueError(f"paddle_strength: expected one in [0, 1], got {paddle_strength}")
         return library.rlb_console_act(self._handle, action, paddle_strength)

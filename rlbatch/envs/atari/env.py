@@ -346,12 +346,18 @@ class AtariEnv(VecEnv):
         self._check_was_reset("from_ale")
         self._batch.from_ale(self._batch.ids_once(ids), ale)
 
-    def seconds_per_step(self, number: int = 0) -> float:
-        """Returns how long a step of an environment lasts on a console.
+    def seconds_per_step(self, ids: Any = 0) -> float:
+        """Returns how long a step lasts on a console.
 
         That is `frameskip` frames, of which there are 60 in a second, or 50 in games for PAL.
+
+        Args:
+            ids: Number of an environment; of several the first counts.
+
+        Raises:
+            TypeError, ValueError: There is no such environment.
         """
-        game = self._batch.game_of[number]
+        game = self._batch.game_of[self._batch.ids(ids)[0]]
         return self._batch.settings.frameskip / game.frames_per_second
 
     def bytes_per_env(self) -> int:

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlbatch.envs.atari._batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import Job, NativeBatch
 from rlbatch.envs.atari._options import (
     LARGEST,
     MOST_STRENGTH,

@@ -521,7 +521,7 @@ def test_what_has_another_type_is_named():
 
 
 def test_memory_goes_with_the_console():
-    # A hundred consoles of 100 KB each would show in the process; one loaded anew as well.
+    # A hundred consoles of some hundred KB each would show in the process; one loaded anew as well.
     def resident():
         with open("/proc/self/statm") as file:
             return int(file.read().split()[1]) * 4096

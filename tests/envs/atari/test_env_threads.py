@@ -55,7 +55,7 @@ def test_nothing_else_is_done_while_another_thread_steps() -> None:
             with contextlib.suppress(CallOrderError):
                 env.step(action)
 
-    player = threading.Thread(target=play)
+    player = threading.Thread(target=play, daemon=True)
     player.start()
     calls = {
         "get_ram": env.get_ram,
@@ -65,12 +65,15 @@ def test_nothing_else_is_done_while_another_thread_steps() -> None:
         "bytes_per_env": env.bytes_per_env,
         "close": env.close,
     }
-    for name, call in calls.items():
-        message = f"{name}: expected one thread at a time, got a call of another"
-        with pytest.raises(CallOrderError, match=message):
-            until_refused(call)
-    is_over.set()
-    player.join()
+    try:
+        for name, call in calls.items():
+            message = f"{name}: expected one thread at a time, got a call of another"
+            with pytest.raises(CallOrderError, match=message):
+                until_refused(call)
+    finally:
+        is_over.set()
+        player.join()
+    env.observe()  # It is still open.
     env.close()
 
 
@@ -93,6 +96,21 @@ has_begun.wait()
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
 
 
+def test_an_environment_may_be_closed_once_more_when_the_interpreter_ends() -> None:
+    script = """
+from rlbatch.envs.atari import AtariEnv
+class Owner:
+    def __init__(self):
+        self.env = AtariEnv("pong", 2, num_threads=2)
+    def __del__(self):
+        self.env.close()
+        print("closed")
+owner = Owner()
+"""
+    result = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+    assert (result.stdout, result.stderr) == (b"closed\n", b"")
+
+
 def test_what_no_thread_has_played_takes_no_memory() -> None:
     script = """
 import os
@@ -113,8 +131,8 @@ def test_the_memory_that_is_checked_is_what_environments_take(monkeypatch) -> No
     env = AtariEnv("pong", 8, seed=0, num_threads=1)
     n_bytes = 8 * env.bytes_per_env()
     env.close()
-    monkeypatch.setattr("rlbatch.envs.atari._batch.free_memory", lambda: n_bytes)
-    with pytest.raises(MemoryError, match="^n_envs: expected .* got 8 that take .* 1 threads$"):
+    monkeypatch.setattr("rlbatch.envs.atari._native_batch.free_memory", lambda: n_bytes)
+    with pytest.raises(MemoryError, match="^n_envs: expected .* got 8 that take .* num_threads=1$"):
         AtariEnv("pong", 8, seed=0, num_threads=1)
-    monkeypatch.setattr("rlbatch.envs.atari._batch.free_memory", lambda: n_bytes + 4_000_000)
+    monkeypatch.setattr("rlbatch.envs.atari._native_batch.free_memory", lambda: n_bytes + 4_000_000)
     AtariEnv("pong", 8, seed=0, num_threads=1).close()

@@ -8,8 +8,8 @@ import torch
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv, build
-from rlbatch.envs.atari._batch import Job
 from rlbatch.envs.atari._device import DeviceJob
+from rlbatch.envs.atari._native_batch import Job
 
 pytest.importorskip("cupy")
 

@@ -11,7 +11,7 @@ import torch
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, find_game
-from rlbatch.envs.atari._batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import Job, NativeBatch
 from rlbatch.envs.atari._options import Settings
 
 
