@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Batcher
-from rlbatch.envs.atari import GAMES, AtariEnv, _batch, _device, build
+from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, build
 from rlbatch.envs.atari._device_steps import hint_at_more
 from rlbatch.envs.atari.roms import guess_cart, rom_folder
 from scripts.cartridges import cartridge
@@ -123,7 +123,7 @@ def insert(monkeypatch: pytest.MonkeyPatch, content: bytes, *, is_compiled: bool
     game = dataclasses.replace(game, cart=guess_cart(content), reset_depends_on="play")
     game = dataclasses.replace(game, runs_ram=not is_compiled)
     monkeypatch.setitem(GAMES, "pitfall2", game)
-    for module in (_batch, _device, build):
+    for module in (_native_batch, _device, build):
         monkeypatch.setattr(module, "read_rom", lambda _: content)
 
 
