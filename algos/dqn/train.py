@@ -11,6 +11,7 @@ What differs from them stands in README.md.
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -267,7 +268,7 @@ def train(config: Config) -> Result:
             if run.iteration % config.target_every == 0:
                 target_model.load_state_dict(agent.model.state_dict())
             n_updates = config.n_updates if memory.n_entries() >= config.learning_starts else 0
-            figures = {"losses/value": 0.0, "charts/epsilon": epsilon_at(run.n_steps, config)}
+            figures = {"losses/value": math.nan, "charts/epsilon": epsilon_at(run.n_steps, config)}
             for _ in range(n_updates):
                 batch = memory.sample(config.batch_size).to(config.device)
                 weight = correction(batch, run.n_steps / config.total_steps, config)

@@ -355,9 +355,13 @@ class AtariEnv(VecEnv):
             ids: Number of an environment; of several the first counts.
 
         Raises:
-            TypeError, ValueError: There is no such environment.
+            TypeError: `ids` are no integers.
+            ValueError: There is no such environment, or none is named.
         """
-        game = self._batch.game_of[self._batch.ids(ids)[0]]
+        numbers = self._batch.ids(ids)
+        if not numbers:
+            raise ValueError("ids: expected a number of an environment, got none")
+        game = self._batch.game_of[numbers[0]]
         return self._batch.settings.frameskip / game.frames_per_second
 
     def bytes_per_env(self) -> int:

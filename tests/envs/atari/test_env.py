@@ -405,6 +405,8 @@ def test_a_step_lasts_as_long_as_its_frames() -> None:
     assert env.seconds_per_step(torch.tensor([1])) == pytest.approx(5 / 50)
     with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
         env.seconds_per_step(2)
+    with pytest.raises(ValueError, match="expected a number of an environment, got none"):
+        env.seconds_per_step([])
     env.close()
 
 

@@ -57,6 +57,28 @@ def test_a_console_goes_on_like_the_one_that_was_imported(game: str) -> None:
                 break
 
 
+def test_a_program_that_crashed_stays_where_it_is() -> None:
+    """Bytes that a program does not expect lead some to opcodes that halt the CPU."""
+    ale, console, rng = new_ale("superman"), Console(), np.random.default_rng(4)
+    console.setFloat("repeat_action_probability", 0)
+    console.loadROM("superman")
+    n_halted = 0
+    for _ in range(10):
+        ale.loadROM(str(rom_folder() / "superman.bin"))
+        play(ale, 20, rng)
+        for byte, value in rng.integers(0, (128, 256), (10, 2)).tolist():
+            ale.setRAM(byte, value)
+        for _ in range(3):
+            before = ale.getRAM()
+            ale.act(ale_py.Action.NOOP)
+        n_halted += (ale.getRAM() == before).all()
+        console.from_ale(ale)
+        for _ in range(3):
+            assert console.act(0) == ale.act(ale_py.Action.NOOP)
+            assert (console.getRAM() == ale.getRAM()).all()
+    assert n_halted
+
+
 def test_random_numbers_are_imported() -> None:
     ale, console, rng = new_ale("breakout", sticky=0.5), Console(), np.random.default_rng(2)
     console.setFloat("repeat_action_probability", 0.5)

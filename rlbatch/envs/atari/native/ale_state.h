@@ -68,7 +68,7 @@ inline void read_ale_random(AleReader text, Mt19937& generator) {
   generator.next = text.digits();
 }
 
-inline void read_ale_cpu(AleReader& in, Cpu& cpu) {
+inline void read_ale_cpu(AleReader& in, Cpu& cpu, Frame& frame) {
   in.mark("M6502Low");
   cpu.a = in.byte();
   cpu.x = in.byte();
@@ -81,7 +81,9 @@ inline void read_ale_cpu(AleReader& in, Cpu& cpu) {
   flags |= in.flag() ? 0u : 2u;
   flags |= in.flag();
   cpu.flags = static_cast<u8>(flags);
-  in.word();  // How execution stands.
+  const u32 execution = in.word();  // Bit 0: the frame has ended. Bit 1: an opcode has halted the CPU.
+  cpu.is_jammed = execution >> 1 & 1;
+  frame.is_partial = frame.is_greyed = ~execution & 1;
 }
 
 inline void read_ale_riot(AleReader& in, Riot& riot) {
@@ -274,7 +276,7 @@ inline bool import_ale(Console& console, const char* md5, const u8* bytes, s64 n
   s.cpu = Cpu{};
   s.cpu.cycles = in.number();
   read_ale_random(in.text(), generators.system);
-  read_ale_cpu(in, s.cpu);
+  read_ale_cpu(in, s.cpu, s.frame);
   read_ale_riot(in, s.riot);
   read_ale_tia(in, s.tia, s.frame);
   read_ale_cart(in, console.cart(), s.cart);
@@ -283,9 +285,6 @@ inline bool import_ale(Console& console, const char* md5, const u8* bytes, s64 n
   if (in.flag()) read_ale_random(in.text(), generators.environment);
   if (!outer.is_good || !in.is_good) return false;
   s.cpu.bus = s.riot.ram[127];
-  // A frame that has ended has as many lines as the last one that did.
-  const s32 lines = (3 * s.cpu.cycles - s.tia.frame_start) / kLine;
-  s.frame.is_partial = s.frame.is_greyed = lines != s.frame.lines;
   s.session.sticky_action = kActionNoop;
   s.session.sticky_strength = 0;
   console.s = s;
