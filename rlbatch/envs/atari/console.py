@@ -24,8 +24,6 @@ skips below 1), there is an error. Known to differ are:
   after some resets of qbert and tetris and while tic_tac_toe_3d thinks; in ale-py it is the one
   that was under way when it is restored. In miniature_golf `restoreState` brings back what the
   next reward is made from, which ale-py does not save.
-- `setRAM` leaves the data bus as it is; in ale-py the byte is there afterwards, which shows where a
-  program that has crashed reads what nothing answers.
 - Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 

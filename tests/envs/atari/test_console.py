@@ -321,6 +321,21 @@ def test_ram_can_be_changed():
             console.setRAM(0, value)
 
 
+@pytest.mark.parametrize("seed", [44, 119, 211])
+def test_a_changed_byte_is_on_the_data_bus(seed: int) -> None:
+    """A program that has crashed reads it where nothing answers."""
+    ale, console = both("superman", random_seed=5)
+    rng = np.random.default_rng(seed)
+    for _ in range(2):
+        for byte, value in rng.integers(0, (128, 256), (10, 2)).tolist():
+            ale.setRAM(byte, value)
+            console.setRAM(byte, value)
+        for _ in range(2):
+            console.act(1)
+            ale.act(ale_py.Action.FIRE)
+    assert np.array_equal(console.getRAM(), ale.getRAM())
+
+
 # Sticky actions; PAL; every cartridge with something of its own to remember.
 @pytest.mark.parametrize(
     "game",

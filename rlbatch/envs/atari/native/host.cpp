@@ -165,7 +165,8 @@ RLB_API void rlb_console_set(void* handle, s32 field, f64 value) {
 RLB_API const u8* rlb_console_ram(void* handle) { return at(handle).state.riot.ram; }
 
 RLB_API void rlb_console_set_ram(void* handle, s32 index, s32 value) {
-  at(handle).state.riot.ram[index & 127] = static_cast<u8>(value);
+  State& state = at(handle).state;
+  state.riot.ram[index & 127] = state.cpu.bus = static_cast<u8>(value);
 }
 
 RLB_API const u8* rlb_console_screen(void* handle) { return at(handle).console().screen(); }
