@@ -15,12 +15,12 @@ import traceback
 from collections.abc import Iterator
 from functools import partial
 from multiprocessing.connection import Connection
-from multiprocessing.reduction import recv_handle
 from typing import Any
 
 import torch
 
 from rlbatch._pickling import loads
+from rlbatch._pipe import received_descriptor
 from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block
 from rlbatch._worker import (
@@ -52,10 +52,11 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
+    group = os.getpgrp()  # An environment may leave it.
     gc.freeze()  # What torch is made of stays: the collection at the end has less to look through.
     _set_signals(dump_descriptor)
     _let_parent_go_on()
-    _end_with(parent, lifeline)
+    _end_with(parent, lifeline, group)
     worker: Worker | None = None
     command = Command.START
     is_parent_gone = False
@@ -87,7 +88,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         # As multiprocessing ends its children: tearing down torch takes half a second.
         _flush()
         if is_parent_gone:  # Nobody else ends what environments have started.
-            os.killpg(0, signal.SIGKILL)
+            _kill(group)
         os._exit(0)
 
 
@@ -181,12 +182,13 @@ def _send(connection: Connection, message: Any) -> None:
 
 def _failure(error: BaseException) -> Failure:
     """Returns what the parent is told, whatever the class of the error does."""
-    number = getattr(error, "environment", None)
-    try:
+    number, said, formatted = None, type(error).__name__, ""
+    with contextlib.suppress(BaseException):
+        formatted = "".join(traceback.format_exception(error))
+    with contextlib.suppress(BaseException):
+        number = getattr(error, "environment", None)
+    with contextlib.suppress(BaseException):
         said = repr(error)
-    except Exception:
-        said = type(error).__name__
-    formatted = "".join(traceback.format_exception(error))
     return Failure(said, number if isinstance(number, int) else None, formatted)
 
 
@@ -195,7 +197,7 @@ def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
     slots: Slots = connection.recv()
     block = slots.cuda_block
     if block is None:
-        descriptor = recv_handle(connection)
+        descriptor = received_descriptor(connection)
         block = map_block(descriptor, slots.layout.n_bytes(slots.n_slots, slots.n_timesteps))
         os.close(descriptor)
     store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
@@ -213,9 +215,9 @@ def _let_parent_go_on() -> None:
                 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
 
 
-def _end_with(parent: int, lifeline: int) -> None:
+def _end_with(parent: int, lifeline: int, group: int) -> None:
     """Ends this process soon after its parent, even inside a step that never returns."""
-    _end_with_pipe(lifeline)
+    _end_with_pipe(lifeline, group)
     # Another than the parent, where that has ended already, or where a launcher is between.
     above = os.getppid()
 
@@ -225,15 +227,22 @@ def _end_with(parent: int, lifeline: int) -> None:
                 with contextlib.suppress(PermissionError):
                     os.kill(parent, 0)  # Does nothing but ask whether it is there.
                 time.sleep(_WATCH_EVERY_S)
-        os.killpg(0, signal.SIGKILL)  # With all that environments have started.
+        _kill(group)
 
     threading.Thread(target=watch, daemon=True, name="rlbatch-watch-parent").start()
 
 
-def _end_with_pipe(lifeline: int) -> None:
-    """Lets Linux end this process group when the last writer of a pipe is gone."""
+def _kill(group: int) -> None:
+    """Ends this process, with all that environments have started."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(group, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _end_with_pipe(lifeline: int, group: int) -> None:
+    """Lets Linux end the process group when the last writer of a pipe is gone."""
     if hasattr(fcntl, "F_SETSIG"):
         with contextlib.suppress(OSError):
             fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpid())
+            fcntl.fcntl(lifeline, fcntl.F_SETOWN, -group)
             fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC)

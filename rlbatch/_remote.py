@@ -27,37 +27,36 @@ made from is pickled by value.
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import os
 import pickle
 import signal
-import socket
-import struct
 import subprocess
 import sys
 import time
-from multiprocessing.connection import Connection
-from multiprocessing.reduction import send_handle
 from typing import Any
 
 import cloudpickle
 import torch
 
 from rlbatch._pickling import dumps
+from rlbatch._pipe import dup, limit_sends, new_pipe, send_descriptor, without_sigpipe
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._slots import nameless_file
 from rlbatch._worker import Command, Failure, Imported, Recipe, Slots
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
-_SEND_TIMEOUT_S = 60
+# How long a worker may import what it is made from, at least, where `timeout` is less.
+IMPORT_TIMEOUT_S = 60.0
+_LEAST_SEND_TIMEOUT_S = 1.0  # What is read takes less, however busy the machine is.
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
 # The child takes over where the parent looks for modules, and the arguments that these may read
 # when they are imported, before it imports anything of ours.
 _BOOT = """
-import os, sys
+import os, sys, traceback
 from multiprocessing.connection import Connection
 pipe, *numbers = map(int, sys.argv[1:])
 c = Connection(pipe)
@@ -65,8 +64,12 @@ try:
     sys.path[:], sys.argv[:] = c.recv()
 except (EOFError, OSError):  # The parent has given up.
     os._exit(0)
-from rlbatch._process import main
-main(c, *numbers)
+try:
+    from rlbatch._process import main
+    main(c, *numbers)
+except BaseException:
+    os.write(numbers[0], traceback.format_exc().encode(errors="replace"))
+    raise
 """
 
 
@@ -76,37 +79,45 @@ class RemoteWorker:
     Args:
         recipe: What to make the worker from; pickled by value, in `start`.
         number: Of this worker.
+        timeout: How long it may take to read what is sent, in seconds; None for ever.
 
     Raises:
         CallOrderError: A worker is about to start workers, see `check_may_start`.
+        OSError: No process can be started; there may be too many, or too many open files.
     """
 
-    def __init__(self, recipe: Recipe, number: int):
+    def __init__(self, recipe: Recipe, number: int, timeout: float | None = None):
         check_may_start()
         self.number = number
         self.first_env = 0
         self.command = Command.START
         self._owner = os.getpid()
         self._recipe = recipe
+        self._timeout = timeout
         self._was_read = self._is_stopped = False
         self.is_importing = True
-        ours, theirs = socket.socketpair()
-        ours.setsockopt(
-            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _SEND_TIMEOUT_S, 0)
-        )
-        self.connection = Connection(_moved(ours.detach()))
-        self._dump = os.fdopen(_moved(nameless_file()), "r+b", buffering=0)
-        lifeline, writer = map(_moved, os.pipe())
-        self._lifeline = Connection(writer, readable=False)
-        descriptors = (_moved(theirs.detach()), self._dump.fileno(), lifeline)
         try:
-            self._process = _started(descriptors)
+            self._start_process()
+        except OSError as error:
+            error.add_note(
+                f"worker {number}: expected to start {sys.executable!r}; what limits that are the "
+                "numbers of processes and of open files (ulimit -u, ulimit -n)"
+            )
+            raise
+
+    def _start_process(self) -> None:
+        self.connection, theirs = new_pipe(duplex=True)
+        lifeline, self._lifeline = new_pipe(duplex=False)
+        with open(nameless_file(), "r+b", buffering=0) as file:
+            self._dump = open(dup(file.fileno()), "r+b", buffering=0)
+        try:
+            with theirs, lifeline:
+                ends = theirs.fileno(), self._dump.fileno(), lifeline.fileno()
+                self._process = _started(ends)
+            self._limit_sends()
         except BaseException:
             self._dump.close()
             raise
-        finally:
-            os.close(descriptors[0])
-            os.close(lifeline)
 
     def start(self) -> None:
         """Sends, once, what the worker is made from. That may wait until the process can read.
@@ -153,7 +164,7 @@ class RemoteWorker:
         self._was_read = False
         self._guarded(self.connection.send, slots)
         if descriptor is not None:
-            self._guarded(send_handle, self.connection, descriptor, self._process.pid)
+            self._guarded(send_descriptor, self.connection, descriptor)
 
     def poll(self) -> Any:
         """Returns the answer to what was sent last, None where there is none yet.
@@ -171,6 +182,7 @@ class RemoteWorker:
                 message = self.connection.recv()
                 if isinstance(message, Imported):  # The answer comes after it.
                     self.is_importing = self._was_read = False
+                    self._limit_sends()
                     return None
                 if isinstance(message, Failure):
                     raise self._failure(message)
@@ -219,22 +231,34 @@ class RemoteWorker:
         # The group, and also after a good end: an environment may have left children.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.kill()  # It may have left the group.
         self._process.wait()
         self._dump.close()
         self._lifeline.close()
         self._is_stopped = True
 
+    def _limit_sends(self) -> None:
+        if self._timeout is not None:
+            least = IMPORT_TIMEOUT_S if self.is_importing else _LEAST_SEND_TIMEOUT_S
+            self._send_timeout = max(self._timeout, least)
+            limit_sends(self.connection, self._send_timeout)
+
     def _guarded(self, send: Any, *arguments: Any) -> None:
         try:
-            send(*arguments)
+            with without_sigpipe():
+                send(*arguments)
         except BlockingIOError:
-            raise WorkerError(
+            stacks = stacks_of([self])
+            raise WorkerTimeoutError(
                 f"worker {self.number}: expected it to read {self.command.value} within "
-                f"{_SEND_TIMEOUT_S} s, got no sign of it\n{stacks_of([self])}",
+                f"{self._send_timeout:g} s, got no sign of it{_paragraph(stacks)}",
                 self.number,
                 self.command.value,
+                child_traceback=stacks,
             ) from None
-        except OSError:
+        except OSError as error:
+            if error.errno in _LIMITS_OF_THE_CALLER:
+                raise
             self.poll()  # It may have said why.
             raise self._death() from None
 
@@ -264,9 +288,12 @@ class RemoteWorker:
 
     def _stacks_of_crash(self) -> str:
         # What comes before was asked for while the worker lived.
-        _, crash, stacks = self.stacks().partition("Fatal Python error: ")
-        stacks, _, _ = stacks.partition("\nExtension modules: ")
-        return crash + stacks
+        found = self.stacks()
+        for start in ("Fatal Python error: ", "Traceback (most recent call last)"):
+            _, crash, stacks = found.partition(start)
+            if crash:
+                return crash + stacks.partition("\nExtension modules: ")[0]
+        return ""
 
     def _error(self, what: str, stacks: str = "") -> WorkerError:
         return WorkerError(
@@ -288,6 +315,8 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+_LIMITS_OF_THE_CALLER = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETOOMANYREFS)
+
 _HINTS = {
     "was killed by SIGKILL": " (by somebody, or by the system when memory runs out)",
     "was killed by SIGBUS": " (shared memory has run out)",
@@ -306,18 +335,6 @@ def _started(descriptors: tuple[int, ...]) -> subprocess.Popen:
         stdout=_inherited(1),
         stderr=_inherited(2),
     )
-
-
-def _moved(descriptor: int) -> int:
-    """Returns a descriptor in the place of one that it closes, and that is no standard stream.
-
-    Where the caller has closed one of its own, the next file that is opened takes its number, and
-    what a worker prints would go there.
-    """
-    try:
-        return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-    finally:
-        os.close(descriptor)
 
 
 def _inherited(descriptor: int) -> int | None:

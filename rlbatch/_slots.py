@@ -33,7 +33,7 @@ from rlbatch._checks import check_same_keys, check_same_rows, check_shape
 from rlbatch._memory import check_free_memory
 from rlbatch._named_tensors import put_rows, take_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import DtypeMismatchError, ShapeError
+from rlbatch.errors import DtypeMismatchError, ShapeError, SharedMemoryError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
@@ -384,12 +384,18 @@ def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
         [n_bytes] uint8, and the file descriptor by which a worker maps it; the caller closes it.
 
     Raises:
-        SharedMemoryError: There is less free memory than that.
+        SharedMemoryError: There is less free memory than that, or this process may not have it.
     """
     check_free_memory(n_bytes)
     descriptor = nameless_file()
-    os.ftruncate(descriptor, n_bytes)
-    return map_block(descriptor, n_bytes), descriptor
+    try:
+        os.ftruncate(descriptor, n_bytes)
+        return map_block(descriptor, n_bytes), descriptor
+    except OSError as error:
+        os.close(descriptor)
+        raise SharedMemoryError(
+            f"storage of trajectories: expected {n_bytes:,} bytes of shared memory, got {error}"
+        ) from error
 
 
 def nameless_file() -> int:

@@ -26,7 +26,7 @@ from rlbatch._arguments import (
 from rlbatch._checks import check_integer
 from rlbatch._local import LocalWorker
 from rlbatch._memory import check_free_memory
-from rlbatch._remote import RemoteWorker, stop_workers, timed_out
+from rlbatch._remote import IMPORT_TIMEOUT_S, RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout, shared_block
 from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings, no_stats
 from rlbatch.dicttensor import DictTensor, Trajectories
@@ -43,7 +43,6 @@ from rlbatch.seeding import worker_seeds
 LIVENESS_S = 0.25  # How often it is looked whether workers that are waited for are alive.
 # How long environments and agents may take to close, such as one that writes a video.
 _CLOSE_TIMEOUT_S = 60.0
-_IMPORT_TIMEOUT_S = 60.0  # At least, where `timeout` is less.
 # How long workers may take to end by themselves, having been told to, or when one has failed.
 _CLOSE_GRACE_S, _FAIL_GRACE_S = 2.0, 0.5
 _P = ParamSpec("_P")
@@ -234,7 +233,7 @@ class RL_Batcher:
             self._workers.append(LocalWorker(recipes[0], allocate))
         else:
             for number, recipe in enumerate(recipes):
-                self._workers.append(RemoteWorker(recipe, number))
+                self._workers.append(RemoteWorker(recipe, number, self._timeout))
             for worker in self._workers:  # Now that all are starting.
                 worker.start()
         ready = self._gather_ready()
@@ -252,7 +251,7 @@ class RL_Batcher:
 
     def _gather_ready(self) -> list[Ready]:
         messages: list[Any] = [None] * len(self._workers)
-        limit = None if self._timeout is None else max(self._timeout, _IMPORT_TIMEOUT_S)
+        limit = None if self._timeout is None else max(self._timeout, IMPORT_TIMEOUT_S)
         self._poll_into(messages, limit, imports=True)
         self._poll_into(messages, self._timeout)
         return messages
@@ -580,11 +579,13 @@ class RL_Batcher:
         else:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
-        for worker, part in zip(self._workers, self._parts, strict=True):
-            place = (self.n_elems(), self._n_timesteps, part.start, len(part))
-            worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
-        if descriptor is not None:
-            os.close(descriptor)
+        try:
+            for worker, part in zip(self._workers, self._parts, strict=True):
+                place = (self.n_elems(), self._n_timesteps, part.start, len(part))
+                worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
 
     def _allocate_here(self, layout: Layout) -> SlotWriter:
         n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)

@@ -149,6 +149,6 @@ def as_present_device(device: DeviceLike, name: str = "device") -> torch.device:
 
 def add_environment_note(error: BaseException, environment: int) -> None:
     """Marks an exception with the number of the environment, in its batch, that raised it."""
-    with contextlib.suppress(AttributeError):  # Of a class that is frozen.
+    with contextlib.suppress(Exception):  # Of a class that is frozen.
         error.add_note(f"(in environment {environment} of this batch)")
         error.environment = environment  # type: ignore[attr-defined]

@@ -8,8 +8,6 @@ import ctypes
 import os
 import re
 import signal
-import socket
-import struct
 import threading
 import time
 from pathlib import Path
@@ -299,7 +297,7 @@ def test_an_environment_that_hangs_while_it_is_made_is_given_up():
 
 
 def test_a_worker_that_imports_for_ever_is_given_up(monkeypatch):
-    monkeypatch.setattr("rlbatch.batcher._IMPORT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlbatch.batcher.IMPORT_TIMEOUT_S", 0.01)
     with (
         pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.: .* within 0\.01 s"),
         Timer(STARTED_S),
@@ -531,18 +529,15 @@ def test_all_processes_start_before_one_is_waited_for(monkeypatch):
         assert n_before == [3, 3, 3]
 
 
-def test_a_worker_that_does_not_read_is_reported(monkeypatch):
-    with make_batcher(1) as batcher:
-        worker = batcher._workers[0]
-        # From here on: a worker may take longer than this to start and read.
-        monkeypatch.setattr("rlbatch._remote._SEND_TIMEOUT_S", 1)
-        with socket.socket(fileno=os.dup(worker.connection.fileno())) as pipe:
-            pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 1, 0))
-        os.kill(worker._process.pid, signal.SIGSTOP)
-        started = time.monotonic()
-        with pytest.raises(WorkerError, match="worker 0: expected it to read update within 1 s"):
+def test_a_worker_that_does_not_read_is_reported():
+    with make_batcher(1, timeout=2) as batcher:
+        os.kill(batcher._workers[0]._process.pid, signal.SIGSTOP)
+        # Half of it waits for the end of what is read in part, half for the rest.
+        with (
+            Timer(10),
+            pytest.raises(WorkerTimeoutError, match="expected it to read update within 2 s"),
+        ):
             batcher.update(torch.zeros(10**7))
-        assert time.monotonic() - started < 10
 
 
 def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started():

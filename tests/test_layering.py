@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 # Lowest first. A module may import from lower layers and from its own package, nothing else.
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
-    {"rlbatch._checks", "rlbatch._memory", "rlbatch._pickling"},
+    {"rlbatch._checks", "rlbatch._memory", "rlbatch._pickling", "rlbatch._pipe"},
     {"rlbatch._named_tensors"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},

@@ -1,0 +1,186 @@
+"""What a script, an environment or the system has set: a batcher works in it, or names it."""
+
+import contextlib
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlbatch import SharedMemoryError, WorkerError
+from rlbatch.envs import GymEnv
+from tests.batchers import CountingAgent, counting, make_batcher
+from tests.helpers import CountingEnv, CountingGym
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+ROOT = Path(__file__).parents[1]
+
+
+def acquire(batcher):
+    batcher.reset()
+    batcher.execute()
+    return batcher.get()
+
+
+@contextlib.contextmanager
+def at_most(what, n):
+    """Lowers a limit of this process."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (n, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
+
+
+def n_open_files():
+    return len(os.listdir("/proc/self/fd")) - 1  # Without that of the folder.
+
+
+@contextlib.contextmanager
+def timeout_of_all_sockets(seconds):
+    socket.setdefaulttimeout(seconds)
+    try:
+        yield
+    finally:
+        socket.setdefaulttimeout(None)
+
+
+class Learner(CountingAgent):
+    def update(self, info):
+        self.weights = info
+
+
+def test_a_timeout_of_all_sockets_is_not_one_of_the_pipe():
+    with timeout_of_all_sockets(1e-6), make_batcher(2, create_agent=Learner) as batcher:
+        acquire(batcher)
+        batcher.update(torch.zeros(10**7))
+
+
+def test_an_environment_may_set_a_timeout_of_all_sockets():
+    def create_env(seed):
+        socket.setdefaulttimeout(1e-6)
+        return counting([3, 5], False, seed)
+
+    changes = {"create_env": create_env, "env_args": {}, "create_agent": Learner}
+    with make_batcher(2, **changes) as batcher:
+        acquire(batcher)
+        batcher.update(torch.zeros(10**7))
+
+
+def test_a_dead_worker_is_reported_where_broken_pipes_end_the_process():
+    script = """
+import os, signal
+from tests.batchers import make_batcher
+from tests.processes import wait_for_end, worker_pids
+
+signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+batcher = make_batcher(2)
+os.kill(worker_pids(batcher)[1], signal.SIGKILL)
+wait_for_end(worker_pids(batcher)[1:])
+batcher.reset()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert "killed by SIGKILL" in done.stderr
+
+
+def test_no_file_stays_open_where_there_may_be_no_more_of_them():
+    make_batcher(1).close()  # What is opened once is open.
+    before = n_open_files()
+    for n_more in range(12):
+        with (
+            at_most(resource.RLIMIT_NOFILE, before + n_more),
+            contextlib.suppress(OSError),
+        ):
+            make_batcher(1).close()
+        assert n_open_files() == before
+
+
+def test_an_error_of_the_start_names_the_worker_and_the_limits():
+    with (
+        at_most(resource.RLIMIT_NOFILE, n_open_files() + 3),
+        pytest.raises(OSError, match="Too many open files") as caught,
+    ):
+        make_batcher(1)
+    (note,) = caught.value.__notes__
+    assert note.startswith("worker 0: expected to start ")
+    assert "ulimit -n" in note
+
+
+def test_no_memory_stays_where_trajectories_may_not_have_it():
+    before = n_open_files()
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    with make_batcher(1, n_timesteps=10**6) as batcher:
+        batcher.reset()
+        with (
+            at_most(resource.RLIMIT_AS, taken + 50 * 2**20),
+            pytest.raises(SharedMemoryError, match=r"bytes of shared memory, got .Errno 12"),
+        ):
+            batcher.execute()
+    assert n_open_files() == before
+
+
+def test_a_worker_that_can_not_import_rlbatch_says_why(monkeypatch):
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("site-packages")])
+    with pytest.raises(WorkerError, match="exited with 1") as caught:
+        make_batcher(1)
+    assert caught.value.child_traceback.startswith("Traceback (most recent call last)")
+    assert "ModuleNotFoundError: No module named" in str(caught.value)
+
+
+class Rude(Exception):  # noqa: N818 - it is no usual error
+    """Says nothing of itself without ending who asks."""
+
+    def __repr__(self):
+        raise SystemExit(3)
+
+    def __getattribute__(self, name):
+        if name == "environment":
+            raise RuntimeError(name)
+        return super().__getattribute__(name)
+
+
+class Frozen(Exception):  # noqa: N818 - it is no usual error
+    def __setattr__(self, name, value):
+        raise TypeError(name)
+
+
+@pytest.mark.parametrize("error", [Rude, Frozen])
+def test_an_error_is_reported_whatever_its_class_does(error):
+    class Raises(CountingGym):
+        def step(self, action):
+            raise error
+
+    with (
+        make_batcher(1, create_env=lambda seed: GymEnv([Raises()], seed), env_args={}) as batcher,
+        pytest.raises(WorkerError, match=f"worker 0, execute: {error.__name__}"),
+    ):
+        acquire(batcher)
+
+
+def test_a_worker_that_has_left_its_group_ends():
+    class Leaves(CountingEnv):
+        def step(self, action):
+            os.setpgid(0, os.getpgid(os.getppid()))
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR2})
+            while True:
+                signal.pause()
+
+    with make_batcher(1, create_env=lambda seed: Leaves([3]), env_args={}) as batcher:
+        batcher.reset()
+        batcher._timeout = 1
+        with pytest.raises(WorkerError, match="within 1 s"):
+            batcher.execute()
