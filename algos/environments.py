@@ -238,7 +238,7 @@ def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
     if ends and env.spec.max_episode_steps is None:
         env = gymnasium.wrappers.TimeLimit(env, MOST_STEPS)
     env = _as_vector_or_stack(env)
-    if isinstance(env.action_space, spaces.Box):
+    if isinstance(env.action_space, spaces.Box) and env.action_space.dtype.kind == "f":
         env = gymnasium.wrappers.ClipAction(env)
     return env
 

@@ -53,11 +53,11 @@ class Table:
 
 
 def read_table(path: Path) -> list[dict[str, str]]:
-    """Returns the rows of a CSV file, none where there is no file."""
+    """Returns the rows of a CSV file, none where there is no file; not a last one that was cut."""
     if not path.exists():
         return []
     with path.open(newline="") as file:
-        return list(csv.DictReader(file))
+        return list(csv.DictReader(line for line in file if line.endswith("\n")))
 
 
 class Log:

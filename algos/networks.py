@@ -15,9 +15,19 @@ def linear(n_inputs: int, n_outputs: int, gain: float = 1.0) -> nn.Linear:
     return _orthogonal(nn.Linear(n_inputs, n_outputs), gain)
 
 
-def mlp(n_inputs: int, hidden_size: int) -> nn.Sequential:
+class MLP(nn.Sequential):
+    """Layers one after the other, in a method that `torch.compile` looks at: not so PyTorch's."""
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns what the last layer makes of [..., n_inputs]."""
+        for layer in self:
+            features = layer(features)
+        return features
+
+
+def mlp(n_inputs: int, hidden_size: int) -> MLP:
     """Returns two hidden layers with tanh, from [..., n_inputs] to [..., hidden_size]."""
-    return nn.Sequential(
+    return MLP(
         linear(n_inputs, hidden_size, gain=math.sqrt(2)),
         nn.Tanh(),
         linear(hidden_size, hidden_size, gain=math.sqrt(2)),

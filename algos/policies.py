@@ -20,7 +20,8 @@ def policy_head(action_space: spaces.Space, n_features: int) -> nn.Module:
     space, and `log_prob` and `entropy` are sums over that shape.
 
     Args:
-        action_space: Discrete or MultiDiscrete (both starting at 0), or Box.
+        action_space: Discrete or MultiDiscrete (both starting at 0), or Box of floating-point
+            numbers.
         n_features: The size of the last dimension of the features.
 
     Raises:
@@ -33,9 +34,12 @@ def policy_head(action_space: spaces.Space, n_features: int) -> nn.Module:
         if isinstance(action_space, spaces.Discrete):
             return CategoricalHead(n_features, int(action_space.n))
         return MultiCategoricalHead(n_features, torch.from_numpy(action_space.nvec))
-    if isinstance(action_space, spaces.Box):
+    if isinstance(action_space, spaces.Box) and action_space.dtype.kind == "f":
         return NormalHead(n_features, action_space.shape)
-    raise TypeError(f"action_space: expected Discrete, MultiDiscrete or Box, got {action_space}")
+    raise TypeError(
+        "action_space: expected Discrete, MultiDiscrete or a Box of floating-point numbers, got "
+        f"{action_space}"
+    )
 
 
 class CategoricalHead(nn.Module):

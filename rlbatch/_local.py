@@ -43,11 +43,7 @@ class LocalWorker:
             # Before CUDA is in use, it is the caller's that would be seeded, when it is.
             if _uses_cuda(recipe.device):
                 torch.cuda.manual_seed_all(recipe.seeds.generators)
-            recipe = recipe._replace(
-                agent_args=_copied_args("agent_args", recipe.agent_args),
-                env_args=_copied_args("env_args", recipe.env_args),
-            )
-            self._worker = Worker(recipe, allocate)
+            self._worker = Worker(recipe._replace(**_copied_args(recipe)), allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
     @staticmethod
@@ -108,16 +104,18 @@ class LocalWorker:
             _set_generators(callers)
 
 
-def _copied_args(name: str, args: dict[str, Any]) -> dict[str, Any]:
-    """Returns copies.
+def _copied_args(recipe: Recipe) -> dict[str, Any]:
+    """Returns copies of the arguments, by their names; what both have stays one object.
 
     Raises:
         TypeError: One can not be copied; with its name.
     """
+    both = {"agent_args": recipe.agent_args, "env_args": recipe.env_args}
     try:
-        return _copied(args)
+        return _copied(both)
     except Exception:
-        for key, value in args.items():
+        for name, key in [(name, key) for name, args in both.items() for key in args]:
+            value = both[name][key]
             try:
                 _copied(value)
             except Exception as error:

@@ -79,6 +79,11 @@ class _Pickler(cloudpickle.Pickler):
         if type(value) is torch.Tensor and _is_plain(value):
             content = value.detach().reshape(-1).view(torch.uint8).numpy()
             return _rebuilt, (content, value.dtype, value.shape, value.requires_grad)
+        if type(value) is torch.Tensor and _has_no_pickle(value):
+            numbers = value.detach().view(_INTEGERS[value.dtype.itemsize])
+            return _as_dtype, (numbers, value.dtype, value.requires_grad)
+        if type(value) is functools.cached_property:  # Until Python 3.12 it holds a lock.
+            return _property, (value.func, value.attrname)
         if isinstance(value, (type, types.FunctionType, functools._lru_cache_wrapper)):
             self._note(value)
         if isinstance(value, functools._lru_cache_wrapper) and value.__module__ in SCRIPT:
@@ -98,16 +103,39 @@ class _Pickler(cloudpickle.Pickler):
 
 def _is_plain(tensor: torch.Tensor) -> bool:
     """Returns whether a tensor is no more than numbers, one behind the other, on a CPU."""
-    is_dense = tensor.is_cpu and tensor.layout is torch.strided and tensor.is_contiguous()
-    return is_dense and not (
-        tensor.is_quantized or tensor.is_conj() or tensor.is_neg() or vars(tensor)
-    )
+    return _is_dense(tensor) and tensor.is_contiguous() and not vars(tensor)
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    is_strided = tensor.is_cpu and tensor.layout is torch.strided and not tensor.is_nested
+    return is_strided and not (tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+
+
+_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def _has_no_pickle(tensor: torch.Tensor) -> bool:
+    """Returns whether PyTorch writes a tensor that it can not read, for want of a storage class."""
+    dtype = tensor.dtype
+    is_new = dtype in (torch.uint16, torch.uint32, torch.uint64, torch.complex32)
+    is_small = dtype.is_floating_point and dtype.itemsize == 1
+    return (is_new or is_small) and _is_dense(tensor) and not vars(tensor)
 
 
 def _rebuilt(
     content: np.ndarray, dtype: torch.dtype, shape: torch.Size, requires_grad: bool
 ) -> torch.Tensor:
     return torch.from_numpy(content).view(dtype).view(shape).requires_grad_(requires_grad)
+
+
+def _as_dtype(numbers: torch.Tensor, dtype: torch.dtype, requires_grad: bool) -> torch.Tensor:
+    return numbers.view(dtype).requires_grad_(requires_grad)
+
+
+def _property(function: Callable, name: str | None) -> functools.cached_property:
+    made = functools.cached_property(function)
+    made.attrname = name
+    return made
 
 
 def _arrive(tensor: torch.Tensor, device: torch.device, requires_grad: bool) -> torch.Tensor:

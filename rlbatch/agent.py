@@ -266,7 +266,7 @@ def replay_agent_stateless(
     return getattr(agent, replay_method_name)(trajectories)
 
 
-_OWN = ("_agent", "_device", "_info_device")  # Of the class below.
+_OWN = ("_checked_agent", "_checked_device", "_checked_info_device")  # Of the class below.
 
 
 class RL_Agent_CheckDevice(RL_Agent):
@@ -297,16 +297,16 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def __init__(self, agent: RL_Agent, device: DeviceLike, info_device: DeviceLike = "cpu"):
         # Past __setattr__, which writes to the agent. The names keep out of the agent's way.
-        self.__dict__["_agent"] = agent
-        self.__dict__["_device"] = as_device(device)
-        self.__dict__["_info_device"] = as_device(info_device, "info_device")
+        self.__dict__["_checked_agent"] = agent
+        self.__dict__["_checked_device"] = as_device(device)
+        self.__dict__["_checked_info_device"] = as_device(info_device, "info_device")
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:
         """Checks `agent_info`, the agent's parameters, and the state that comes out."""
-        _check(self._info_device, "initial_state", agent_info=agent_info)
+        _check(self._checked_info_device, "initial_state", agent_info=agent_info)
         self._check_parameters("initial_state")
-        state = self._agent.initial_state(agent_info, B)
-        _check(self._device, "initial_state", state=state)
+        state = self._checked_agent.initial_state(agent_info, B)
+        _check(self._checked_device, "initial_state", state=state)
         return state
 
     def __call__(
@@ -317,17 +317,21 @@ class RL_Agent_CheckDevice(RL_Agent):
         history: TemporalDictTensor | None = None,
     ) -> tuple[DictTensor, State]:
         """Checks everything that goes in and comes out."""
-        _check(self._info_device, "call", agent_info=agent_info)
-        _check(self._device, "call", state=state, observation=observation, history=history)
+        _check(self._checked_info_device, "call", agent_info=agent_info)
+        _check(self._checked_device, "call", state=state, observation=observation, history=history)
         self._check_parameters("call")
-        answer = self._agent(state, observation, agent_info, history)
+        answer = self._checked_agent(state, observation, agent_info, history)
         if isinstance(answer, tuple):  # What else it may be is not looked at here.
-            _check(self._device, "call", **dict(zip(("action", "new_state"), answer, strict=False)))
+            _check(
+                self._checked_device,
+                "call",
+                **dict(zip(("action", "new_state"), answer, strict=False)),
+            )
         return answer
 
     def update(self, info: Any) -> None:
         """Updates the agent, then checks its parameters."""
-        self._agent.update(info)
+        self._checked_agent.update(info)
         self._check_parameters("update")
 
     def call_replay(
@@ -338,25 +342,25 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def require_history(self) -> bool:
         """Asks the agent."""
-        return self._agent.require_history()
+        return self._checked_agent.require_history()
 
     def seed(self, seed: int) -> None:
         """Seeds the agent."""
-        self._agent.seed(seed)
+        self._checked_agent.seed(seed)
 
     def close(self) -> None:
         """Closes the agent."""
-        self._agent.close()
+        self._checked_agent.close()
 
     def __getattr__(self, name: str) -> Any:
         # Reached for what is not found above: the agent's attributes and methods of its own.
         if name in _OWN:  # While it is being unpickled.
             raise AttributeError(name)
-        value = getattr(self._agent, name)
+        value = getattr(self._checked_agent, name)
         return self._checking_replay(name) if inspect.ismethod(value) else value
 
     def __setattr__(self, name: str, value: Any) -> None:
-        setattr(self._agent, name, value)
+        setattr(self._checked_agent, name, value)
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__
@@ -367,22 +371,26 @@ class RL_Agent_CheckDevice(RL_Agent):
     @property
     def info_device(self) -> DeviceLike:  # type: ignore[override]
         """The agent's own."""
-        return self._agent.info_device
+        return self._checked_agent.info_device
 
     def _checking_replay(self, name: str) -> Callable:
         """Returns a method of the agent that is checked where it is given Trajectories."""
-        method = getattr(self._agent, name)
+        method = getattr(self._checked_agent, name)
 
         @functools.wraps(method)
         def checked(*args: Any, **kwargs: Any) -> Any:
             batches = [x for x in (*args, *kwargs.values()) if isinstance(x, Trajectories)]
             for batch in batches:
-                _check(self._device, name, info=batch.info, trajectories=batch.trajectories)
+                _check(self._checked_device, name, info=batch.info, trajectories=batch.trajectories)
                 self._check_before_replay(name, batch)
             result = method(*args, **kwargs)
             if batches:
                 results = result if isinstance(result, tuple) else (result,)
-                _check(self._device, name, **dict(zip(("output", "state"), results, strict=False)))
+                _check(
+                    self._checked_device,
+                    name,
+                    **dict(zip(("output", "state"), results, strict=False)),
+                )
             return result
 
         return checked
@@ -390,13 +398,13 @@ class RL_Agent_CheckDevice(RL_Agent):
     def _check_before_replay(self, name: str, batch: Trajectories) -> None:
         self._check_parameters(name)
         has_info = any(key.startswith("agent_info/") for key in batch.info)
-        found = as_device(self._agent.info_device)
-        if name == "call_replay" and has_info and found != self._info_device:
-            raise DeviceMismatchError("agent.info_device", self._info_device, found, name)
+        found = as_device(self._checked_agent.info_device)
+        if name == "call_replay" and has_info and found != self._checked_info_device:
+            raise DeviceMismatchError("agent.info_device", self._checked_info_device, found, name)
 
     def _check_parameters(self, stage: str) -> None:
-        for name, tensors in _parameters({"": self._agent}, set()):
-            _check(self._device, stage, **{name: tensors})
+        for name, tensors in _parameters({"": self._checked_agent}, set()):
+            _check(self._checked_device, stage, **{name: tensors})
 
 
 _REGISTRIES = ("_parameters", "_buffers", "_modules")  # Attributes of a `Module`.

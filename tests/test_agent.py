@@ -255,6 +255,8 @@ def test_the_checker_forwards_everything():
     assert checked.helper.__doc__ == "Adds."
     checked.threshold = 4
     assert agent.threshold == 4
+    agent._device = "the agent's own"
+    assert checked._device == "the agent's own"
     agent.info_device = "meta"
     assert checked.info_device == "meta"
     with pytest.raises(AttributeError, match="nothing"):

@@ -8,7 +8,7 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, replay_agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import CountingAgent, Rewriter, cart_poles
+from tests.batchers import CountingAgent, Rewriter, cart_poles, make_batcher
 from tests.helpers import CountingEnv
 
 
@@ -256,6 +256,40 @@ def test_what_an_agent_is_told_may_not_be_changed_in_place(at):
         batcher.reset(DictTensor({"epsilon": torch.ones(2)}))
         with pytest.raises(ValueError, match="agent_info/epsilon: expected it to be left as it is"):
             batcher.execute()
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_agent_and_its_environments_may_have_an_object_in_common(n_processes):
+    class Shares(CountingEnv):
+        def __init__(self, steps):
+            super().__init__([9])
+            self.steps = steps
+
+        def step(self, action):
+            self.steps.append(1)
+            return super().step(action)
+
+    class Looks(CountingAgent):
+        def __init__(self, steps):
+            self.steps = steps
+
+        def __call__(self, state, observation, agent_info, history=None):
+            output, state = super().__call__(state, observation, agent_info, history)
+            return output + DictTensor({"n": torch.tensor([len(self.steps)])}), state
+
+    steps = []
+    with make_batcher(
+        n_processes,
+        create_agent=Looks,
+        agent_args={"steps": steps},
+        create_env=lambda steps, seed: Shares(steps),
+        env_args={"steps": steps},
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        trajectories, _ = batcher.get()
+    assert trajectories.trajectories["action/n"].tolist() == [[0, 1, 2, 3]]
+    assert not steps  # Neither is the caller's.
 
 
 def test_an_environment_may_change_what_it_is_given():

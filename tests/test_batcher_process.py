@@ -1,5 +1,6 @@
 """The processes that a batcher starts: their streams, flags and priority, and reads that break."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import torch
 from rlbatch import RL_Batcher, WorkerError, _process
 from rlbatch._pickling import dumps, loads
 from tests.batchers import CountingAgent, make_batcher
-from tests.containers import DTYPES
+from tests.containers import DTYPES, RARE_DTYPES
 from tests.helpers import CountingEnv
 
 ROOT = str(Path(__file__).parents[1])
@@ -188,6 +189,32 @@ def test_tensors_reach_a_process_as_they_are(dtype):
         assert found.shape == tensor.shape
         assert torch.equal(found, tensor)
     found.fill_(0)  # Its memory can be written to.
+
+
+@pytest.mark.parametrize("dtype", RARE_DTYPES)
+def test_turned_tensors_that_pytorch_does_not_pickle_reach_a_process(dtype):
+    tensor = torch.arange(6).reshape(2, 3).to(dtype).t()
+    found = sent(tensor)
+    assert found.dtype == dtype
+    assert found.tolist() == tensor.tolist()
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_reach_a_process():
+    parts = [torch.ones(2), torch.arange(3.0)]
+    found = sent(torch.nested.nested_tensor(parts))
+    assert all(torch.equal(a, b) for a, b in zip(found.unbind(), parts, strict=True))
+
+
+def test_properties_that_are_worked_out_once_reach_a_process():
+    class Known:
+        @functools.cached_property
+        def table(self):
+            return [1]
+
+    known = sent(Known)()
+    assert known.table == [1]
+    assert known.table is known.table
 
 
 def test_what_is_more_than_numbers_reaches_a_process_too():

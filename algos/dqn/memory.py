@@ -31,6 +31,9 @@ from rlbatch.errors import DeviceLike
 # What is drawn may be an end, of which a sensible memory holds few.
 _MOST_REDRAWS = 1000
 
+# PyTorch does not write to places of unsigned tensors; their bytes are the same.
+_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
+
 
 class ReplayMemory:
     """Keeps the last steps of every environment, and draws transitions from them.
@@ -167,6 +170,8 @@ class ReplayMemory:
 
     def set_priorities(self, place: Tensor, priority: Tensor) -> None:
         """Sets the priorities, positive float32, of transitions that were drawn from `place`."""
+        if not self._exponent:  # All are alike.
+            return
         weight = priority.to(self._device) ** self._exponent
         self._entries["priority"][place.to(self._device)] = weight
         self._highest_priority = torch.maximum(self._highest_priority, weight.max())
@@ -209,7 +214,9 @@ class ReplayMemory:
     def _write(self, env: Tensor, entry: dict[str, Tensor], is_end: bool) -> None:
         place = self._place(env, self._written[env])
         for key, tensor in self._entries.items():
-            tensor[place] = entry[key].to(tensor.dtype) if key in entry else 0
+            written = entry[key].to(tensor.dtype) if key in entry else tensor.new_zeros(1)
+            signed = _SIGNED.get(tensor.dtype, tensor.dtype)
+            tensor.view(signed)[place] = written.view(signed)
         if self._exponent:
             self._entries["priority"][place] = self._highest_priority
         if is_end:

@@ -87,13 +87,13 @@ class Config(RunConfig):
     batch_size: int = 64
     """Transitions per update."""
     memory_capacity: int = 100_000
-    """Steps that are remembered, over all environments."""
+    """Entries that are remembered, over all environments: a step, or the end of an episode."""
     memory_device: str = "cpu"
     """Where the memory is."""
     save_memory: bool = False
     """Whether checkpoints hold the memory; without it a resumed run fills it anew."""
     learning_starts: int = 1_000
-    """Steps in the memory before the first update."""
+    """Entries in the memory before the first update."""
     target_every: int = 8
     """Iterations from one copy of the model for the targets to the next."""
     exploration_steps: int = 20_000

@@ -179,6 +179,40 @@ def test_all_transitions_are_drawn_equally_often_unless_priorities_differ():
     assert ratio.item() == pytest.approx(10)
 
 
+def test_priorities_count_for_nothing_where_their_exponent_is_0():
+    memory = ReplayMemory(30, N_ENVS, FLAT, 1, 0.5, 0.0)
+    memory.allocate()
+    memory.add(Tape(0, FLAT).steps(8))
+    torch.manual_seed(0)
+    before = memory.sample(50)
+    memory.set_priorities(before["place"], torch.full((50,), 1000.0))
+    torch.manual_seed(0)
+    assert torch.equal(memory.sample(50)["place"], before["place"])
+
+
+@pytest.mark.parametrize("dtype", [np.uint16, np.uint32, np.int16])
+def test_numbers_of_any_kind_are_remembered(dtype):
+    space = spaces.Box(0, 2000, (3,), dtype)
+    memory = ReplayMemory(30, 1, space, 1, 0.5)
+    memory.allocate()
+    frames = torch.arange(1000, 1018).reshape(1, 6, 3)
+    steps = {
+        "observation/frame": frames[:, :-1].to(getattr(torch, np.dtype(dtype).name)),
+        "_observation/frame": frames[:, 1:].to(getattr(torch, np.dtype(dtype).name)),
+        "observation/initial_state": torch.tensor([[True, False, False, False, False]]),
+        "action/action": torch.arange(5)[None],
+        "_observation/reward": torch.zeros(1, 5),
+        "_observation/terminated": torch.zeros(1, 5, dtype=torch.bool),
+        "_observation/done": torch.zeros(1, 5, dtype=torch.bool),
+    }
+    memory.add(TemporalDictTensor(steps))
+    drawn = memory.sample(40)
+    assert drawn["frame"].dtype == steps["observation/frame"].dtype
+    expected = steps["observation/frame"][0].tolist()
+    for frame, action in zip(drawn["frame"].tolist(), drawn["action"].tolist(), strict=True):
+        assert frame == expected[action]
+
+
 def test_new_steps_have_the_highest_priority():
     memory = ReplayMemory(60, N_ENVS, FLAT, priority_exponent=0.5)
     memory.allocate()

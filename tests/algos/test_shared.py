@@ -18,6 +18,7 @@ import pytest
 import torch
 from gymnasium import spaces
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from torch._dynamo.utils import counters
 
 import algos
 import algos.a2c.agent as a2c
@@ -28,7 +29,7 @@ from algos.curves import draw_curve
 from algos.environments import Episodes, episode_infos
 from algos.evaluation import Evaluation
 from algos.logs import Log, Table, read_table
-from algos.networks import NatureCNN
+from algos.networks import NatureCNN, encoder
 from algos.policies import policy_head
 from algos.reproducibility import get_generators, set_generators, set_up
 from rlbatch import CallOrderError
@@ -103,6 +104,7 @@ def test_a_new_policy_is_nearly_uniform():
         (spaces.Discrete(3, start=1), ValueError),
         (spaces.MultiDiscrete([2, 2], start=[0, 1]), ValueError),
         (spaces.MultiBinary(3), TypeError),
+        (spaces.Box(0, 9, (2,), np.int32), TypeError),
     ],
 )
 def test_rejects_an_action_space_that_it_does_not_know(space, error):
@@ -183,6 +185,17 @@ def test_a_table_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
     assert [row["step"] for row in read_table(path)] == ["10", "20"]
     Table(path, step=0).close()
     assert read_table(path) == []
+
+
+@pytest.mark.parametrize("cut", ["25", "25,1.5,3", "\0\0"])
+def test_a_row_that_a_full_disk_has_cut_is_none(tmp_path, cut):
+    path = tmp_path / "training.csv"
+    path.write_text("step,seconds,loss\r\n10,1.0,2.0\r\n" + cut)
+    assert [row["step"] for row in read_table(path)] == ["10"]
+    table = Table(path, step=30)
+    table.write({"step": 20, "seconds": 1.5, "loss": 1.0})
+    table.close()
+    assert [row["step"] for row in read_table(path)] == ["10", "20"]
 
 
 def test_a_table_that_can_not_be_written_anew_stays_as_it_is(tmp_path, monkeypatch):
@@ -398,6 +411,14 @@ def test_what_is_missing_is_named_with_what_installs_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
     with pytest.raises(ImportError, match=r"found no rich: pip install 'rlbatch\[algos\]'"):
         importlib.reload(algos)
+
+
+def test_torch_compile_looks_into_features_of_vectors():
+    counters.clear()
+    features = encoder(spaces.Box(-1, 1, (4,)), 8)
+    features.compile(backend="eager")  # As `compiled` does, but for the code that is made.
+    features(torch.rand(3, 4))
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_frames_are_centred_and_scaled():
