@@ -19,11 +19,14 @@ def save(folder: Path, content: dict[str, Any]) -> None:
         content: Tensors, numbers and strings, in dicts, lists and tuples.
     """
     unfinished = folder / f"{NAME}.tmp"
-    with unfinished.open("wb") as file:
-        torch.save(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.replace(folder / NAME)
+    try:
+        with unfinished.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+        unfinished.replace(folder / NAME)
+    finally:
+        unfinished.unlink(missing_ok=True)  # A full disk needs the room.
 
 
 def locate(path: str | Path) -> Path:

@@ -12,6 +12,7 @@ import torch
 from algos.environments import create_atari, is_atari, make_gym
 from rlbatch import DictTensor, RL_Agent, VecEnv
 from rlbatch.envs import GymEnv
+from rlbatch.envs.atari.video import check_mp4, replaced
 
 
 def record_episode(
@@ -28,17 +29,24 @@ def record_episode(
 
     Returns:
         The episode's return, undiscounted.
+
+    Raises:
+        OSError: Not all of it could be written: the disk is full, for one.
     """
     env, look, fps = _create(env_id, seed)
     info = DictTensor({"stochastic": torch.tensor([stochastic]), "seed": torch.tensor([seed])})
     state, (observation, _) = agent.initial_state(info, 1), env.reset()
-    with imageio.get_writer(path, **_options(path, fps)) as writer, torch.no_grad():
-        done = False
-        while not done:
-            writer.append_data(look())
-            action, state = agent(state, observation, info)
-            (after, _), (observation, _) = env.step(action)
-            done = bool(after["done"])
+    n_pictures, done = 0, False
+    with replaced(path) as unfinished, torch.no_grad():
+        with imageio.get_writer(unfinished, **_options(path, fps)) as writer:
+            while not done:
+                writer.append_data(look())
+                n_pictures += 1
+                action, state = agent(state, observation, info)
+                (after, _), (observation, _) = env.step(action)
+                done = bool(after["done"])
+        if path.suffix == ".mp4":
+            check_mp4(unfinished, n_pictures)
     env.close()
     return after["episode_return"].item()
 

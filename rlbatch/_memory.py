@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 from rlbatch.errors import SharedMemoryError
@@ -29,9 +30,20 @@ def check_free_memory(
 
 def free_memory() -> int | None:
     """Returns the bytes that can still be taken; None where the system does not say."""
-    figures = [_meminfo_available(), _cgroup_available()]
+    figures = [_meminfo_available(), _cgroup_available(), _address_space_left()]
     known = [figure for figure in figures if figure is not None]
     return min(known) if known else None
+
+
+def _address_space_left() -> int | None:
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    try:
+        taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    except OSError:
+        return None
+    return max(0, limit - taken)
 
 
 def _meminfo_available() -> int | None:

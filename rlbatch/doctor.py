@@ -58,11 +58,16 @@ def check_torch() -> Finding:
 def check_library() -> Finding:
     """The native library, or a compiler that can make it."""
     try:
-        load_library()
-        return Finding(True, str(build.host_library()))
+        path = build.host_library()
     except build.BuildError as error:
         remedy = "apt install g++, or conda install cxx-compiler"
         return Finding(False, str(error), _remedy(error, remedy))
+    try:
+        load_library()
+    except build.BuildError as error:
+        remedy = f"rm {path}, or export XDG_CACHE_HOME=/a/folder/that/programs/may/run/from"
+        return Finding(False, str(error), remedy)
+    return Finding(True, str(path))
 
 
 def check_roms() -> Finding:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import resource
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,6 +46,17 @@ def wait_for_end(pids, within_s=SOON_S):
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(alive, pids))
+
+
+@contextlib.contextmanager
+def at_most(what, n):
+    """Lowers a limit of this process."""
+    before = resource.getrlimit(what)
+    resource.setrlimit(what, (n, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(what, before)
 
 
 class Timer:

@@ -16,6 +16,7 @@ from rlbatch import SharedMemoryError, WorkerError
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, counting, make_batcher
 from tests.helpers import CountingEnv, CountingGym
+from tests.processes import at_most
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -26,17 +27,6 @@ def acquire(batcher):
     batcher.reset()
     batcher.execute()
     return batcher.get()
-
-
-@contextlib.contextmanager
-def at_most(what, n):
-    """Lowers a limit of this process."""
-    before = resource.getrlimit(what)
-    resource.setrlimit(what, (n, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(what, before)
 
 
 def n_open_files():
@@ -120,15 +110,20 @@ def test_an_error_of_the_start_names_the_worker_and_the_limits():
     assert "ulimit -n" in note
 
 
-def test_no_memory_stays_where_trajectories_may_not_have_it():
+@pytest.mark.parametrize(
+    ("what", "more", "match"),
+    [
+        (resource.RLIMIT_AS, 50 * 2**20, r"expected at most [\d,]+ bytes .free memory., got"),
+        (resource.RLIMIT_FSIZE, 0, "bytes of shared memory, got .*File too large"),
+    ],
+)
+def test_no_memory_stays_where_trajectories_may_not_have_it(what, more, match):
     before = n_open_files()
     taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     with make_batcher(1, n_timesteps=10**6) as batcher:
         batcher.reset()
-        with (
-            at_most(resource.RLIMIT_AS, taken + 50 * 2**20),
-            pytest.raises(SharedMemoryError, match=r"bytes of shared memory, got .Errno 12"),
-        ):
+        limit = taken + more if what == resource.RLIMIT_AS else more
+        with at_most(what, limit), pytest.raises(SharedMemoryError, match=match):
             batcher.execute()
     assert n_open_files() == before
 

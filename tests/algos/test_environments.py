@@ -2,6 +2,7 @@
 
 import contextlib
 import math
+import resource
 import subprocess
 from collections.abc import Iterator
 from importlib import import_module
@@ -36,6 +37,7 @@ from rlbatch import CallOrderError, DictTensor, RL_Batcher, TemporalDictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
 from tests.algos.runs import Constant, countdown
 from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
+from tests.processes import at_most
 
 # --- Environments. ---
 
@@ -310,6 +312,18 @@ def test_actions_are_sticky_where_gymnasiums_are(env_id, probability):
     env = create_env(env_id, 1, "cpu", seed=0, autoreset=True)
     assert env._batch.settings.repeat_action_probability == probability
     env.close()
+
+
+def test_a_film_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path):
+    path = tmp_path / "episode.mp4"
+    path.write_bytes(b"a film")
+    with (
+        at_most(resource.RLIMIT_FSIZE, 1000),
+        pytest.raises(OSError, match="expected a film of"),
+    ):
+        record_episode(path, Constant("cpu"), "CartPole-v1", 0, False)
+    assert path.read_bytes() == b"a film"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch):

@@ -141,6 +141,7 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path):
         checkpoints.save(tmp_path, {"algorithm": "x", "n": 2, "file": lambda: None})
     assert checkpoints.load(tmp_path, "x")["n"] == 1
     assert checkpoints.load(tmp_path / "checkpoint.pt", "x")["n"] == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
 
 
 def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):

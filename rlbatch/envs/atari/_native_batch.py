@@ -9,6 +9,7 @@ import contextlib
 import ctypes
 import enum
 import functools
+import logging
 import math
 import os
 import threading
@@ -36,6 +37,8 @@ from rlbatch.envs.atari.games import RAM_BYTES, SCREEN_WIDTH, Game
 from rlbatch.envs.atari.native_library import check_size, load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError, ShapeError
+
+_log = logging.getLogger(__name__)
 
 
 class Job(enum.IntEnum):
@@ -179,6 +182,12 @@ class NativeBatch(Batch):
         )
         if not handle:
             raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
+        n_started = self._library.rlb_batch_threads(handle)
+        if n_started < n_threads:
+            _log.warning(
+                "num_threads: expected %d, but the system allows no more than %d (ulimit -u); "
+                "steps are slower", n_threads, n_started,
+            )  # fmt: skip
         return handle
 
     def close(self) -> None:

@@ -122,7 +122,13 @@ def _one_at_a_time(path: Path) -> Iterator[None]:
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(open(path.with_suffix(".lock"), "w"))
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                _log.warning("waiting for another process, which makes %s", path)
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            for left in path.parent.glob(f"{path.name}-*.tmp"):  # By one that was killed.
+                left.unlink(missing_ok=True)
         yield
 
 
@@ -227,24 +233,26 @@ def _appearing(target: Path) -> Iterator[str]:
     """Gives the name of a file to write, which becomes the target if all goes well.
 
     Raises:
-        CacheError: The folder cannot be written.
+        CacheError: The folder cannot be written, or is full.
     """
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         # In the same folder: os.replace is atomic within one file system only.
         handle, name = tempfile.mkstemp(suffix=".tmp", prefix=f"{target.name}-", dir=target.parent)
+        os.close(handle)
+        try:
+            yield name
+            with open(name, "rb") as file:
+                os.fsync(file.fileno())  # Whole, also after a power cut.
+            os.chmod(name, 0o755)
+            os.replace(name, target)
+        finally:
+            Path(name).unlink(missing_ok=True)
     except OSError as error:
         raise CacheError(
             f"{target.parent}: expected a folder to write the compiled library to, got {error}; "
             "the environment variable XDG_CACHE_HOME names another one"
         ) from error
-    os.close(handle)
-    try:
-        yield name
-        os.chmod(name, 0o755)
-        os.replace(name, target)
-    finally:
-        Path(name).unlink(missing_ok=True)
 
 
 # --- Kernels. ---
@@ -574,7 +582,9 @@ def usable_cores() -> int:
 
 def _run(command: Sequence[str]) -> subprocess.CompletedProcess:
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=_COMPILE_TIMEOUT_S)
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_COMPILE_TIMEOUT_S
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{command[0]}: expected a compiler that works, got {error}") from error
 

@@ -70,7 +70,10 @@ def load_library() -> ctypes.CDLL:
             function = getattr(library, name)
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
-        raise BuildError(f"{path}: expected a library of this version, got {error}") from error
+        raise BuildError(
+            f"{path}: expected a library of this version, got {error}; one that is damaged, in "
+            "a cache, is made anew where it is deleted"
+        ) from error
     check_size(library, "Config", ctypes.sizeof(ConsoleConfig))
     return library
 
@@ -111,6 +114,7 @@ def _signatures() -> dict[str, tuple]:
         "rlb_size_of": (i64, ctypes.c_char_p),
         "rlb_resize": (i32, i32, i32, i32, pointer),
         "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32),
+        "rlb_batch_threads": (i32, pointer),
         "rlb_batch_free": (none, pointer),
         "rlb_batch_send": (none, pointer, i32, pointer, pointer),
         "rlb_batch_recv": (none, pointer, i32, pointer),

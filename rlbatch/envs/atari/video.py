@@ -67,6 +67,7 @@ def record_video(
         FileNotFoundError: There is no folder for the file.
         CallOrderError: Before the first `reset`.
         ImportError: A package that writes such files is not installed; the message says how to.
+        OSError: Not all of it could be written: the disk is full, for one.
 
     Example:
         >>> import tempfile
@@ -94,11 +95,12 @@ def record_video(
     # PAL games are those with 250 lines, so screens of one height have one rate.
     step_s = env.seconds_per_step(ids)
     pictures = _pictures(env, observation, n_steps, policy, ids)
-    with _replaced(path) as unfinished:
+    with replaced(path) as unfinished:
         if path.suffix.lower() == ".gif":
             _write_gif(unfinished, pictures, n_steps, step_s)
         else:
             _write_mp4(unfinished, pictures, step_s)
+            check_mp4(unfinished, n_steps)
     return n_steps
 
 
@@ -130,8 +132,23 @@ def _checked_path(path: str | os.PathLike) -> Path:
     return path
 
 
+def check_mp4(path: Path, n_pictures: int) -> None:
+    """Checks that a film can be read to its end: the program that writes it does not tell.
+
+    Raises:
+        OSError: It can not, or has another number of pictures.
+        ImportError: A package that films need is not installed.
+    """
+    try:
+        found, _ = _require("imageio_ffmpeg").count_frames_and_secs(path)
+    except RuntimeError as error:
+        found = f"a file that can not be read: {str(error).strip().splitlines()[-1]}"
+    if found != n_pictures:
+        raise OSError(f"{path.parent}: expected a film of {n_pictures} pictures, got {found}")
+
+
 @contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path) -> Iterator[Path]:
     """Yields a file to write, which takes the place of another one once it is whole."""
     unfinished = path.with_name(f".{os.getpid()}-{path.name}")
     try:

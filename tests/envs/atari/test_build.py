@@ -1,6 +1,7 @@
 """The host library: found, compiled once, and what is said when that cannot be."""
 
 import fcntl
+import resource
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 
 from rlbatch.envs.atari import BuildError, build
 from rlbatch.envs.atari.native_library import load_library
+from tests.processes import at_most
 
 # A compiler that knows its version and copies the source to the place of the library.
 COMPILER = """#!/bin/sh
@@ -186,3 +188,22 @@ def test_one_process_compiles_at_a_time(tmp_path):
     with build._one_at_a_time(tmp_path / "a.so"), (tmp_path / "a.lock").open("w") as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_what_a_process_that_was_killed_left_is_removed(tmp_path):
+    left, other = tmp_path / "a.so-1x2y.tmp", tmp_path / "b.so-1x2y.tmp"
+    for path in (left, other):
+        path.touch()
+    with build._one_at_a_time(tmp_path / "a.so"):
+        assert not left.exists()
+    assert other.exists()
+
+
+def test_a_full_disk_is_named_with_what_to_set(tmp_path):
+    with (
+        at_most(resource.RLIMIT_FSIZE, 100),
+        pytest.raises(build.CacheError, match=r"got .*File too large.*XDG_CACHE_HOME"),
+        build._appearing(tmp_path / "a.cubin") as name,
+    ):
+        Path(name).write_bytes(bytes(1000))
+    assert not list(tmp_path.iterdir())

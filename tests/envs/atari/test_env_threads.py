@@ -16,6 +16,34 @@ from rlbatch.errors import CallOrderError
 pytest.importorskip("ale_py")
 
 
+def test_as_many_threads_play_as_the_system_allows() -> None:
+    script = """
+import logging, os, resource
+import torch
+from rlbatch import DictTensor
+from rlbatch.envs.atari import AtariEnv
+
+def rewards(num_threads):
+    env = AtariEnv("pong", 8, seed=0, num_threads=num_threads)
+    env.reset()
+    action = DictTensor({"action": torch.full((8,), 2)})
+    seen = [env.step(action)[0][0]["reward_raw"].tolist() for _ in range(40)]
+    env.close()
+    return seen
+
+expected = rewards(8)
+logging.basicConfig()
+if os.getuid() == 0:  # Whom no limit holds.
+    os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+assert rewards(8) == expected
+"""
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "num_threads: expected 8, but the system allows no more than " in done.stderr
+
+
 def test_calls_of_several_threads_at_once_are_refused() -> None:
     env = AtariEnv("pong", 16, seed=0, num_threads=2)
     env.reset()

@@ -1,5 +1,6 @@
 """`record_video`: files that are read back, what they show, and mistakes."""
 
+import resource
 import subprocess
 import sys
 
@@ -11,6 +12,7 @@ from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.envs.atari.video import palette_image, record_video
 from rlbatch.errors import CallOrderError
+from tests.processes import at_most
 
 pytest.importorskip("ale_py")
 Image = pytest.importorskip("PIL.Image")
@@ -185,6 +187,20 @@ def test_where_nothing_is_drawn_no_file_is_left(tmp_path):
     with pytest.raises(ValueError, match="render"):
         record_video(env, tmp_path / "a.mp4", 2)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["game.gif", "game.mp4"])
+def test_a_video_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path, name):
+    path = tmp_path / name
+    record_video(make(), path, 2, seed=0)
+    film = path.read_bytes()
+    with (
+        at_most(resource.RLIMIT_FSIZE, len(film) // 2),
+        pytest.raises(OSError, match=r"expected a film of 60 pictures|File too large"),
+    ):
+        record_video(make(), path, 60, seed=0)
+    assert path.read_bytes() == film
+    assert list(tmp_path.iterdir()) == [path]
 
 
 @pytest.mark.parametrize("name", ["game.gif", "game.mp4"])

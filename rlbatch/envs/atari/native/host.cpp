@@ -257,6 +257,10 @@ RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, cons
   return batch;
 }
 
+RLB_API s32 rlb_batch_threads(void* handle) {
+  return 1 + static_cast<s32>(static_cast<HostBatch*>(handle)->threads.size());
+}
+
 RLB_API void rlb_batch_free(void* handle) { delete static_cast<HostBatch*>(handle); }
 
 RLB_API s64 rlb_batch_bytes(void* handle) { return static_cast<HostBatch*>(handle)->bytes_per_env(); }

@@ -137,7 +137,7 @@ struct HostBatch {
   std::vector<Slot> slots;
   const bool translates = may_translate();
 
-  std::vector<std::thread> threads;
+  std::vector<pthread_t> threads;
   Scratch own_scratch;  // Of the thread that receives,
   Waiter own_waiter;    // as this.
   std::mutex mutex;     // Of all that follows.
@@ -176,8 +176,20 @@ struct HostBatch {
     for (s32 g = 0; g < n_games; ++g) {
       if (games[static_cast<size_t>(g)].n_timers) find_resets(g);
     }
-    for (s32 k = 1; k < n_threads; ++k) threads.emplace_back([this] { work(); });
+    start_threads(n_threads);
     return true;
+  }
+
+  // As many as the system allows: where these are fewer, the rest of them do all that there is.
+  void start_threads(s32 n_threads) {
+    const auto begin = [](void* batch) -> void* {
+      static_cast<HostBatch*>(batch)->work();
+      return nullptr;
+    };
+    pthread_t thread;
+    for (s32 k = 1; k < n_threads && !pthread_create(&thread, nullptr, begin, this); ++k) {
+      threads.push_back(thread);
+    }
   }
 
   ~HostBatch() {
@@ -187,7 +199,7 @@ struct HostBatch {
       queue.clear();
     }
     has_work.notify_all();
-    for (std::thread& thread : threads) thread.join();
+    for (pthread_t thread : threads) pthread_join(thread, nullptr);
   }
 
   void send(s32 n, const Job* jobs, const Outputs* outputs) {
