@@ -83,6 +83,9 @@ def without_sigpipe() -> Iterator[None]:
     Raises:
         BrokenPipeError: Nobody reads any more.
     """
+    if signal.getsignal(signal.SIGPIPE) is not signal.SIG_DFL:  # As Python begins.
+        yield
+        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGPIPE})
     try:
         yield
