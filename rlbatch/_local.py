@@ -121,7 +121,8 @@ def _copied_args(recipe: Recipe) -> dict[str, Any]:
             except Exception as error:
                 expected = f"{name}[{key!r}]: expected something that can be copied"
                 raise TypeError(f"{expected}, got {value!r}: {error}") from error
-        raise
+        # In different ways, which do not go together.
+        return {name: {key: _copied(args[key]) for key in args} for name, args in both.items()}
 
 
 def _copied(value: Any) -> Any:

@@ -24,7 +24,7 @@ def check_free_memory(
     if free is not None and n_bytes > free:
         raise SharedMemoryError(
             f"storage of trajectories: expected at most {free:,} bytes (free memory), got "
-            f"{n_bytes:,}; {advice}, or give the container more memory"
+            f"{n_bytes:,}; {advice}, or allow for more memory (of a container, ulimit -v)"
         )
 
 

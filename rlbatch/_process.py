@@ -234,7 +234,7 @@ def _end_with(parent: int, lifeline: int, group: int) -> None:
 
 def _kill(group: int) -> None:
     """Ends this process, with all that environments have started."""
-    with contextlib.suppress(ProcessLookupError):
+    with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -50,6 +50,8 @@ from rlbatch.errors import WorkerError, WorkerTimeoutError
 # How long a worker may import what it is made from, at least, where `timeout` is less.
 IMPORT_TIMEOUT_S = 60.0
 _LEAST_SEND_TIMEOUT_S = 1.0  # What is read takes less, however busy the machine is.
+# Without a `timeout`, as sending does not see that a process has ended, while it imports and later.
+_MOST_SEND_TIMEOUTS_S = 600.0, 60.0
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
@@ -111,10 +113,10 @@ class RemoteWorker:
         with open(nameless_file(), "r+b", buffering=0) as file:
             self._dump = open(dup(file.fileno()), "r+b", buffering=0)
         try:
+            self._limit_sends()
             with theirs, lifeline:
                 ends = theirs.fileno(), self._dump.fileno(), lifeline.fileno()
                 self._process = _started(ends)
-            self._limit_sends()
         except BaseException:
             self._dump.close()
             raise
@@ -187,8 +189,8 @@ class RemoteWorker:
                 if isinstance(message, Failure):
                     raise self._failure(message)
                 return message
-        except (EOFError, OSError):
-            raise self._death() from None
+        except (EOFError, OSError) as error:
+            raise self._death_or(error) from None
         if self._process.poll() is not None and not self.connection.poll():
             raise self._death()
         return None
@@ -238,16 +240,20 @@ class RemoteWorker:
         self._is_stopped = True
 
     def _limit_sends(self) -> None:
-        if self._timeout is not None:
+        if self._timeout is None:
+            self._send_timeout = _MOST_SEND_TIMEOUTS_S[not self.is_importing]
+        else:
             least = IMPORT_TIMEOUT_S if self.is_importing else _LEAST_SEND_TIMEOUT_S
             self._send_timeout = max(self._timeout, least)
-            limit_sends(self.connection, self._send_timeout)
+        limit_sends(self.connection, self._send_timeout)
 
     def _guarded(self, send: Any, *arguments: Any) -> None:
         try:
             with without_sigpipe():
                 send(*arguments)
         except BlockingIOError:
+            if self._process.poll() is not None:  # Another one holds its end of the pipe.
+                raise self._death() from None
             stacks = stacks_of([self])
             raise WorkerTimeoutError(
                 f"worker {self.number}: expected it to read {self.command.value} within "
@@ -257,10 +263,9 @@ class RemoteWorker:
                 child_traceback=stacks,
             ) from None
         except OSError as error:
-            if error.errno in _LIMITS_OF_THE_CALLER:
-                raise
-            self.poll()  # It may have said why.
-            raise self._death() from None
+            if error.errno not in _LIMITS_OF_THE_CALLER:
+                self.poll()  # It may have said why.
+            raise self._death_or(error) from None
 
     def _failure(self, failure: Failure) -> WorkerError:
         environment, where = failure.environment, ""
@@ -275,6 +280,11 @@ class RemoteWorker:
             environment,
             failure.formatted,
         )
+
+    def _death_or(self, error: Exception) -> Exception:
+        """Returns what an error of the pipe means."""
+        is_ours = getattr(error, "errno", None) in _LIMITS_OF_THE_CALLER
+        return error if is_ours else self._death()
 
     def _death(self) -> WorkerError:
         try:

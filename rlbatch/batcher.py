@@ -578,8 +578,8 @@ class RL_Batcher:
             block, descriptor = shared_block(n_bytes)
         else:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
-        self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
         try:
+            self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
             for worker, part in zip(self._workers, self._parts, strict=True):
                 place = (self.n_elems(), self._n_timesteps, part.start, len(part))
                 worker.send_slots(Slots(layout, *place, cuda_block), descriptor)

@@ -65,8 +65,7 @@ def check_library() -> Finding:
     try:
         load_library()
     except build.BuildError as error:
-        remedy = f"rm {path}, or export XDG_CACHE_HOME=/a/folder/that/programs/may/run/from"
-        return Finding(False, str(error), remedy)
+        return Finding(False, str(error), _remedy_of_library(path))
     return Finding(True, str(path))
 
 
@@ -220,6 +219,14 @@ def _paragraph(name: str, finding: Finding) -> str:
     if finding.is_fine is not True and finding.remedy:
         more.append(f"-> {finding.remedy}")
     return "\n".join([f"{name:14} {word:8} {first}", *(f"{'':24}{line}" for line in more)]) + "\n"
+
+
+def _remedy_of_library(path: Path) -> str:
+    if os.environ.get(build.LIBRARY_VARIABLE):
+        return f"unset {build.LIBRARY_VARIABLE}"
+    if path.parent == build.NATIVE:
+        return "pip install --force-reinstall rlbatch"
+    return f"rm {path}, or export XDG_CACHE_HOME=/a/folder/that/programs/may/run/from"
 
 
 def _remedy(error: build.BuildError, usual: str) -> str:

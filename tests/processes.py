@@ -3,6 +3,7 @@
 import contextlib
 import os
 import resource
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -51,12 +52,14 @@ def wait_for_end(pids, within_s=SOON_S):
 @contextlib.contextmanager
 def at_most(what, n):
     """Lowers a limit of this process."""
-    before = resource.getrlimit(what)
+    before, writes = resource.getrlimit(what), sys.dont_write_bytecode
+    sys.dont_write_bytecode = True  # What is cut would stay.
     resource.setrlimit(what, (n, before[1]))
     try:
         yield
     finally:
         resource.setrlimit(what, before)
+        sys.dont_write_bytecode = writes
 
 
 class Timer:

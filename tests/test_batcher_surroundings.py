@@ -1,12 +1,15 @@
 """What a script, an environment or the system has set: a batcher works in it, or names it."""
 
 import contextlib
+import gc
+import math
 import os
 import resource
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -16,7 +19,7 @@ from rlbatch import SharedMemoryError, WorkerError
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, counting, make_batcher
 from tests.helpers import CountingEnv, CountingGym
-from tests.processes import at_most
+from tests.processes import Timer, at_most
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -30,6 +33,7 @@ def acquire(batcher):
 
 
 def n_open_files():
+    gc.collect()  # What tests before have left.
     return len(os.listdir("/proc/self/fd")) - 1  # Without that of the folder.
 
 
@@ -129,7 +133,8 @@ def test_no_memory_stays_where_trajectories_may_not_have_it(what, more, match):
 
 
 def test_a_worker_that_can_not_import_rlbatch_says_why(monkeypatch):
-    monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("site-packages")])
+    torchs = str(Path(torch.__file__).parents[1])
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != torchs])
     with pytest.raises(WorkerError, match="exited with 1") as caught:
         make_batcher(1)
     assert caught.value.child_traceback.startswith("Traceback (most recent call last)")
@@ -179,3 +184,42 @@ def test_a_worker_that_has_left_its_group_ends():
         batcher._timeout = 1
         with pytest.raises(WorkerError, match="within 1 s"):
             batcher.execute()
+
+
+@pytest.mark.parametrize("timeout", [None, 1])
+def test_a_killed_worker_is_reported_where_its_child_holds_the_pipe(monkeypatch, timeout):
+    """Whoever sends does not see it: nobody reads, and nobody has closed the other end."""
+    monkeypatch.setattr("rlbatch._remote._MOST_SEND_TIMEOUTS_S", (60.0, 1.0))
+
+    class Forks(CountingEnv):
+        def reset(self, env_info=None):
+            if not os.fork():
+                signal.pause()
+            return super().reset(env_info)
+
+    with make_batcher(1, create_env=lambda seed: Forks([3]), env_args={}) as batcher:
+        worker = batcher._workers[0]
+        batcher.reset()
+        worker._timeout = timeout
+        worker._limit_sends()
+        os.kill(worker._process.pid, signal.SIGKILL)
+        with Timer(), pytest.raises(WorkerError, match="killed by SIGKILL"):
+            batcher.update(torch.zeros(10**7))
+
+
+def test_arguments_are_copied_each_in_its_way():
+    class Own:
+        def __init__(self):
+            self.lock = threading.Lock()
+
+        def __deepcopy__(self, memo):
+            return Own()
+
+    class Keeps(CountingAgent):
+        def __init__(self, own):
+            assert isinstance(own, Own)
+
+    changes = {"create_env": lambda module, seed: counting([3], False, seed)}
+    changes |= {"create_agent": Keeps, "agent_args": {"own": Own()}, "env_args": {"module": math}}
+    with make_batcher(0, **changes) as batcher:
+        acquire(batcher)

@@ -231,3 +231,17 @@ def test_headers_are_found_and_need_not_be_there(monkeypatch, tmp_path) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda_runtime.h").touch()
     assert doctor.check_headers() == (True, str(tmp_path / "include"), "")
+
+
+def test_a_library_that_does_not_load_is_no_missing_compiler(monkeypatch, tmp_path) -> None:
+    def fails() -> None:
+        raise build.BuildError("file too short")
+
+    monkeypatch.setattr(doctor, "load_library", fails)
+    monkeypatch.delenv(build.LIBRARY_VARIABLE, raising=False)
+    monkeypatch.setattr(build, "host_library", lambda: tmp_path / "library.so")
+    assert doctor.check_library().remedy.startswith(f"rm {tmp_path / 'library.so'}")
+    monkeypatch.setattr(build, "host_library", lambda: build.NATIVE / "library.so")
+    assert doctor.check_library().remedy == "pip install --force-reinstall rlbatch"
+    monkeypatch.setenv(build.LIBRARY_VARIABLE, "mine.so")
+    assert doctor.check_library().remedy == "unset RLBATCH_ATARI_LIBRARY"

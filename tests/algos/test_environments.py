@@ -316,13 +316,14 @@ def test_actions_are_sticky_where_gymnasiums_are(env_id, probability):
 
 def test_a_film_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path):
     path = tmp_path / "episode.mp4"
-    path.write_bytes(b"a film")
+    record_episode(path, Constant("cpu"), "CartPole-v1", 0, False)
+    film = path.read_bytes()
     with (
         at_most(resource.RLIMIT_FSIZE, 1000),
         pytest.raises(OSError, match="expected a film of"),
     ):
         record_episode(path, Constant("cpu"), "CartPole-v1", 0, False)
-    assert path.read_bytes() == b"a film"
+    assert path.read_bytes() == film
     assert list(tmp_path.iterdir()) == [path]
 
 

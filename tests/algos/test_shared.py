@@ -415,6 +415,7 @@ def test_what_is_missing_is_named_with_what_installs_it(monkeypatch):
 
 
 def test_torch_compile_looks_into_features_of_vectors():
+    torch.compiler.reset()
     counters.clear()
     features = encoder(spaces.Box(-1, 1, (4,)), 8)
     features.compile(backend="eager")  # As `compiled` does, but for the code that is made.

@@ -71,8 +71,8 @@ def load_library() -> ctypes.CDLL:
             function.restype, function.argtypes = result, arguments
     except (OSError, AttributeError) as error:
         raise BuildError(
-            f"{path}: expected a library of this version, got {error}; one that is damaged, in "
-            "a cache, is made anew where it is deleted"
+            f"{path}: expected a library of this version, got {error}; "
+            "`python -m rlbatch.doctor` says what to do"
         ) from error
     check_size(library, "Config", ctypes.sizeof(ConsoleConfig))
     return library

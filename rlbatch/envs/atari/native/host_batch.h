@@ -2,6 +2,8 @@
 // for results is one of them: with a single one nobody has to be woken up.
 #pragma once
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
