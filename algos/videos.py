@@ -45,7 +45,7 @@ def record_episode(
                 action, state = agent(state, observation, info)
                 (after, _), (observation, _) = env.step(action)
                 done = bool(after["done"])
-        if path.suffix == ".mp4":
+        if path.suffix != ".gif":
             check_mp4(unfinished, n_pictures)
     env.close()
     return after["episode_return"].item()

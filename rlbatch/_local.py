@@ -122,7 +122,7 @@ def _copied_args(recipe: Recipe) -> dict[str, Any]:
                 expected = f"{name}[{key!r}]: expected something that can be copied"
                 raise TypeError(f"{expected}, got {value!r}: {error}") from error
         # In different ways, which do not go together.
-        return {name: {key: _copied(args[key]) for key in args} for name, args in both.items()}
+        return {name: _copied(args) for name, args in both.items()}
 
 
 def _copied(value: Any) -> Any:

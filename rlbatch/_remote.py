@@ -50,8 +50,8 @@ from rlbatch.errors import WorkerError, WorkerTimeoutError
 # How long a worker may import what it is made from, at least, where `timeout` is less.
 IMPORT_TIMEOUT_S = 60.0
 _LEAST_SEND_TIMEOUT_S = 1.0  # What is read takes less, however busy the machine is.
-# Without a `timeout`, as sending does not see that a process has ended, while it imports and later.
-_MOST_SEND_TIMEOUTS_S = 600.0, 60.0
+# Without a `timeout`, as a send does not see that a process has ended: while it imports, and later.
+_IMPORT_SEND_TIMEOUT_S, _SEND_TIMEOUT_S = 600.0, 60.0
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
@@ -81,14 +81,15 @@ class RemoteWorker:
     Args:
         recipe: What to make the worker from; pickled by value, in `start`.
         number: Of this worker.
-        timeout: How long it may take to read what is sent, in seconds; None for ever.
+        timeout: How long it may take to read what is sent, in seconds; None for ten minutes while
+            it imports, and one later.
 
     Raises:
         CallOrderError: A worker is about to start workers, see `check_may_start`.
         OSError: No process can be started; there may be too many, or too many open files.
     """
 
-    def __init__(self, recipe: Recipe, number: int, timeout: float | None = None):
+    def __init__(self, recipe: Recipe, number: int, timeout: float | None):
         check_may_start()
         self.number = number
         self.first_env = 0
@@ -240,11 +241,11 @@ class RemoteWorker:
         self._is_stopped = True
 
     def _limit_sends(self) -> None:
-        if self._timeout is None:
-            self._send_timeout = _MOST_SEND_TIMEOUTS_S[not self.is_importing]
+        if self.is_importing:
+            least, default = IMPORT_TIMEOUT_S, _IMPORT_SEND_TIMEOUT_S
         else:
-            least = IMPORT_TIMEOUT_S if self.is_importing else _LEAST_SEND_TIMEOUT_S
-            self._send_timeout = max(self._timeout, least)
+            least, default = _LEAST_SEND_TIMEOUT_S, _SEND_TIMEOUT_S
+        self._send_timeout = default if self._timeout is None else max(self._timeout, least)
         limit_sends(self.connection, self._send_timeout)
 
     def _guarded(self, send: Any, *arguments: Any) -> None:

@@ -47,6 +47,13 @@ def make_batcher(n_processes=0, lengths=LENGTHS, autoreset=False, n_timesteps=4,
     return RL_Batcher(**{**settings, **changes})
 
 
+def acquire(batcher):
+    """Begins episodes, and returns what their first steps are."""
+    batcher.reset()
+    batcher.execute()
+    return batcher.get()
+
+
 def assert_equal(first: Trajectories, second: Trajectories) -> None:
     """Asserts that two batches are equal bit for bit, padding included."""
     assert first.info.keys() == second.info.keys()

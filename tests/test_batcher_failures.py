@@ -18,7 +18,7 @@ import torch
 from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError
 from rlbatch._remote import RemoteWorker
 from rlbatch.envs import GymEnv
-from tests.batchers import CountingAgent, Heavy, Sleeper, make_batcher, sleeping
+from tests.batchers import CountingAgent, Heavy, Sleeper, acquire, make_batcher, sleeping
 from tests.helpers import CountingEnv, CountingGym, FailingGym
 from tests.processes import SOON_S, STARTED_S, Timer, alive, children, wait_for_end, worker_pids
 
@@ -30,12 +30,6 @@ def failing_env(seed, **faults):
     fails = seed.process == 1
     envs = [CountingGym(), FailingGym(**faults) if fails else CountingGym(), CountingGym()]
     return GymEnv(envs, seed)
-
-
-def acquire(batcher):
-    batcher.reset()
-    batcher.execute()
-    return batcher.get()
 
 
 def assert_unusable(batcher):

@@ -17,19 +17,11 @@ import torch
 
 from rlbatch import SharedMemoryError, WorkerError
 from rlbatch.envs import GymEnv
-from tests.batchers import CountingAgent, counting, make_batcher
+from tests.batchers import CountingAgent, acquire, counting, make_batcher
 from tests.helpers import CountingEnv, CountingGym
-from tests.processes import Timer, at_most
+from tests.processes import ROOT, Timer, at_most
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
-
-ROOT = Path(__file__).parents[1]
-
-
-def acquire(batcher):
-    batcher.reset()
-    batcher.execute()
-    return batcher.get()
 
 
 def n_open_files():
@@ -189,7 +181,7 @@ def test_a_worker_that_has_left_its_group_ends():
 @pytest.mark.parametrize("timeout", [None, 1])
 def test_a_killed_worker_is_reported_where_its_child_holds_the_pipe(monkeypatch, timeout):
     """Whoever sends does not see it: nobody reads, and nobody has closed the other end."""
-    monkeypatch.setattr("rlbatch._remote._MOST_SEND_TIMEOUTS_S", (60.0, 1.0))
+    monkeypatch.setattr("rlbatch._remote._SEND_TIMEOUT_S", 1.0)
 
     class Forks(CountingEnv):
         def reset(self, env_info=None):
