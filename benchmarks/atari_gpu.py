@@ -74,8 +74,9 @@ torch.cuda.synchronize(device)
 print(time.perf_counter() - begin, (free - torch.cuda.mem_get_info(device)[0]) / n_envs)
 """
 Part = Literal["games", "sweep", "kernels", "cpu"]
+Use = Literal["emulation", "observations", "agent"]
 Case = tuple[str, str, int]  # What for, which game, how many environments.
-USES = ("emulation", "observations", "agent")
+USES: tuple[Use, ...] = ("emulation", "observations", "agent")
 # Half of the cores, so that those that measure are not waited for.
 _PLAYERS = concurrent.futures.ThreadPoolExecutor(max(1, len(os.sched_getaffinity(0)) // 2))
 
@@ -92,9 +93,11 @@ class Config:
     n_envs: int = 32768
     """Environments of the figures over all games."""
     sweep_games: tuple[str, ...] = ("pong", "breakout", "ms_pacman", "seaquest")
-    """Which games in every use, and with several numbers of environments; `all` for `games`."""
+    """Which games in several uses and numbers of environments; `all` for `games`."""
     sweep: tuple[int, ...] = (1, 32, 1024, 4096, 32768, 131072)
-    """Those numbers."""
+    """Those numbers; `n_envs` is among them."""
+    uses: tuple[Use, ...] = USES
+    """Those uses."""
     start_games: tuple[str, ...] = ("sir_lancelot", "solaris")
     """Which games are started, the first one cold as well: that which compiles longest, and that
     which begins with most."""
@@ -360,7 +363,9 @@ def cases_of(config: Config) -> list[Case]:
         cases += [("observations", game, config.n_envs) for game in config.games]
     if "sweep" in config.parts:
         sizes = dict.fromkeys((config.n_envs, *config.sweep))
-        cases += [(use, game, n) for n in sizes for use in USES for game in config.sweep_games]
+        cases += [
+            (use, game, n) for n in sizes for use in config.uses for game in config.sweep_games
+        ]
     return list(dict.fromkeys(cases))
 
 
