@@ -105,7 +105,7 @@ class DeviceBatch(Batch):
         self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
-        host = NativeBatch(self._in_turn, len(self._in_turn), settings, 1, knows_all=True)
+        host = NativeBatch(self._in_turn, len(self._in_turn), settings, knows_all=True)
         self._allocate()
         for i, game in enumerate(self._in_turn):
             self._batches.append(self._describe(i, game, host))
@@ -191,23 +191,14 @@ class DeviceBatch(Batch):
         self, number: int, host: NativeBatch, tensors: dict[str, torch.Tensor]
     ) -> dict[str, torch.Tensor]:
         """Returns `KnownStates` of a game. Of states that show the same, one has the pictures."""
-        game = self._place_of(number)
-        n_bytes = self._kernels[0].sizes["State"]
-        states, shown = [np.empty((0, n_bytes), np.uint8)], list[int]()
-        first_of: dict[bytes, int] = {}  # Of what states show: the first of these.
-        for numbers in _in_parts(range(host.known_resets(game).n_states)):
-            rows = host.known_states(game, numbers)
-            states.append(rows[:, :n_bytes].copy())
-            for state, row in zip(numbers, rows, strict=True):
-                shown.append(first_of.setdefault(row[n_bytes:].tobytes(), state))
-        firsts = list(first_of.values())
-        pictures = self._known_pictures(number, host, firsts, tensors)
-        place_of = dict(zip(firsts, np.cumsum([0, *map(len, pictures)]), strict=False))
-        places = [place_of[state] for state in shown]
+        states, firsts = host.known_states(self._place_of(number))
+        shown = np.unique(firsts)
+        pictures = self._known_pictures(number, host, shown.tolist(), tensors)
+        begins = np.cumsum([0, *map(len, pictures)])
         return {
-            "known_states": self.uploaded(np.concatenate(states)),
+            "known_states": self.uploaded(states),
             "known_pictures": self.uploaded(np.frombuffer(b"".join(pictures), np.uint8)),
-            "known_at": self.uploaded(np.array(places, np.int32)),
+            "known_at": self.uploaded(begins[np.searchsorted(shown, firsts)].astype(np.int32)),
         }
 
     def _known_pictures(
@@ -220,14 +211,18 @@ class DeviceBatch(Batch):
         """
         if self.settings.obs_type == "ram":
             return []
-        game = self._place_of(number)
         sizes, kernels = self._kernels[0].sizes, self._kernels[number]
         rooms = {"states": sizes["State"], "pictures": sizes["Pictures"]}
         made = {name: self._bytes(_STATES_AT_ONCE, size) for name, size in rooms.items()}
         batch, found = self._described(tensors | made), []
-        for part in _in_parts(numbers):
-            rows = self.uploaded(host.known_states(game, part))
-            self._run_on_states("rlb_restore", kernels, batch, range(len(part)), rows)
+        # The same memory for all, as what is fresh costs more than what is written to it.
+        rows = np.empty((_STATES_AT_ONCE, self._state_bytes()), np.uint8)
+        for begin in range(0, len(numbers), _STATES_AT_ONCE):
+            part = numbers[begin : begin + _STATES_AT_ONCE]
+            for state, row in zip(part, rows, strict=False):
+                host.save_known(self._place_of(number), state, row)
+            bodies = torch.from_numpy(rows[: len(part)]).to(self.device)
+            self._run_on_states("rlb_restore", kernels, batch, range(len(part)), bodies)
             for row in made["pictures"][: len(part)].cpu().numpy():
                 (head,) = row[sizes["head_at"] :][:4].view(np.int32)
                 found.append(row[: -(-(sizes["bytes_at"] + head) // _LINE) * _LINE].tobytes())
@@ -490,12 +485,6 @@ def _n_warps(device: torch.device, sizes: dict[str, int]) -> int:
     shared = getattr(properties, "shared_memory_per_multiprocessor", _LEAST_SHARED_BYTES)
     n_fit = shared // (sizes["NearMemory"] + _WARP * sizes["NearRAM"] + _BLOCK_BYTES)
     return max(1, min(_WARPS_AT_LEAST, n_fit)) * properties.multi_processor_count
-
-
-def _in_parts(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
-    """Yields them in order, so many at a time as are copied at once."""
-    for begin in range(0, len(numbers), _STATES_AT_ONCE):
-        yield numbers[begin : begin + _STATES_AT_ONCE]
 
 
 def _current_stream(device: torch.device) -> torch.cuda.Stream | None:

@@ -103,7 +103,7 @@ class NativeBatch(Batch):
         n_envs: How many there are.
         settings: What is the same for all of them.
         num_threads: How many threads, of which the caller's is one while it waits for results; 0
-            for one per core that this process may use.
+            for one per core that this process may use. At most one per environment steps them.
         knows_all: Whether resets are known beforehand also where they depend on the timer or on
             a key: it takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
 
@@ -130,8 +130,8 @@ class NativeBatch(Batch):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
         super().__init__(games, n_envs, settings)
         self._library = _library()
-        n_threads = min(num_threads or usable_cores(), self.n_envs)
-        self._check_memory(n_threads)
+        n_threads = num_threads or usable_cores()
+        self._check_memory(min(n_threads, n_envs))
         self.results: dict[str, np.ndarray] = {
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
@@ -182,6 +182,7 @@ class NativeBatch(Batch):
         )
         if not handle:
             raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
+        n_threads = min(n_threads, self.n_envs)
         n_started = self._library.rlb_batch_threads(handle)
         if n_started < n_threads:
             _log.warning(
@@ -417,17 +418,29 @@ class NativeBatch(Batch):
         self._library.rlb_batch_known_resets(self._handle, game, ctypes.byref(described))
         return described
 
-    def known_states(self, game: int, numbers: Sequence[int]) -> np.ndarray:
-        """Returns some of the states that the resets of a game lead to.
+    def known_states(self, game: int) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the consoles that the resets of a game lead to.
 
         Returns:
-            [len(numbers), n_bytes] uint8, as `save` returns them, but without headers.
+            [n_states, n_bytes] uint8; and [n_states] int32, of each the first that shows the same.
         """
-        n_bytes = self._library.rlb_batch_state_size(self._handle)
-        rows = np.empty((len(numbers), n_bytes), np.uint8)
-        for row, number in zip(rows, numbers, strict=True):
-            self._library.rlb_batch_save_known(self._handle, game, number, row.ctypes.data)
-        return rows
+        n = self.known_resets(game).n_states
+        states = np.empty((n, self._library.rlb_size_of(b"State")), np.uint8)
+        firsts = np.empty(n, np.int32)
+        self._library.rlb_batch_list_known(
+            self._handle, game, states.ctypes.data, firsts.ctypes.data
+        )
+        return states, firsts
+
+    def save_known(self, game: int, state: int, row: np.ndarray) -> None:
+        """Writes an environment that the resets of a game lead to.
+
+        Args:
+            game: Which game.
+            state: Which of its states.
+            row: [n_bytes] uint8, as `save` returns it, but without a header.
+        """
+        self._library.rlb_batch_save_known(self._handle, game, state, row.ctypes.data)
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`.

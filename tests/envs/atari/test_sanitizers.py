@@ -161,7 +161,8 @@ def test_a_wrong_bound_is_found(sources, header, right, wrong) -> None:
 # All of a batch in each step, and those that are ready first.
 ON_A_HOST = """
 import numpy as np
-from rlbatch.envs.atari import AtariVectorEnv
+from rlbatch.envs.atari import AtariVectorEnv, find_game
+from rlbatch.envs.atari._native_batch import NativeBatch
 for batch_size in (7, 3):
     options = {"num_threads": 3, "max_num_frames_per_episode": 60}
     envs = AtariVectorEnv("pong", 7, batch_size=batch_size, **options)
@@ -169,25 +170,27 @@ for batch_size in (7, 3):
     for _ in range(40):
         envs.step(np.zeros(batch_size, np.int32))
     envs.close()
+NativeBatch([find_game("solaris")], 1, envs._batch.settings, 3, knows_all=True).close()
 """
 
 
-ATOMIC, PLAIN = (
-    "std::atomic<size_t> n_queued{0}, n_finished{0}",
-    "size_t n_queued{0}, n_finished{0}",
-)
+QUEUES = "std::atomic<size_t> n_queued{0}, n_finished{0}"
+NEXT = "std::atomic<size_t> next_number{0}"
 
 
 @pytest.mark.parametrize(
-    ("right", "wrong", "expected"),
-    [("", "", 0), slow(ATOMIC, PLAIN, FOUND)],
-    ids=["atomic", "plain"],
+    ("atomic", "expected"),
+    [("", 0), slow(QUEUES, FOUND), slow(NEXT, FOUND)],
+    ids=["as_it_is", "plain_queues", "plain_next"],
 )
-def test_threads_of_a_host(sources, right, wrong, expected) -> None:
+def test_threads_of_a_host(sources, atomic, expected) -> None:
     variables = environment(THREADS)
     text = (sources / "host_batch.h").read_text()
     # Threads look at the sizes without the mutex until there is work, however slow the machine is.
-    for old, new in [("kPatience{200}", "kPatience{60'000'000}"), (right, wrong)]:
+    for old, new in [
+        ("kPatience{200}", "kPatience{60'000'000}"),
+        (atomic, atomic.replace("std::atomic<size_t>", "size_t")),
+    ]:
         assert old in text
         text = text.replace(old, new)
     (sources / "host_batch.h").write_text(text)

@@ -80,7 +80,7 @@ RLB_API s64 rlb_size_of(const char* name) {
       {"Options", sizeof(Options)}, {"KnownResets", sizeof(KnownResets)},
       {"Job", sizeof(Job)},         {"Outputs", sizeof(Outputs)},
       {"Resize", sizeof(Resize)},   {"Slot", sizeof(HostBatch::Slot)},
-      {"Scratch", HostBatch::Scratch::kBytes},
+      {"State", sizeof(State)},     {"Scratch", HostBatch::Scratch::kBytes},
   };
   for (const auto& [known, size] : sizes) {
     if (!std::strcmp(known, name)) return static_cast<s64>(size);
@@ -305,6 +305,11 @@ RLB_API void rlb_batch_save(void* handle, s32 env, u8* out) {
 // Writes `KnownResets` of a game.
 RLB_API void rlb_batch_known_resets(void* handle, s32 game, KnownResets* out) {
   *out = static_cast<HostBatch*>(handle)->resets[static_cast<size_t>(game)];
+}
+
+// Writes the states of these, and of each the first that shows the same.
+RLB_API void rlb_batch_list_known(void* handle, s32 game, u8* out, s32* firsts) {
+  static_cast<HostBatch*>(handle)->list_known(game, out, firsts);
 }
 
 RLB_API void rlb_batch_save_known(void* handle, s32 game, s32 i, u8* out) {

@@ -5,6 +5,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
@@ -100,6 +101,8 @@ struct Waiter {
 
 // States of a game's resets; if more, fewer acts after them are known.
 constexpr size_t kMostKnown = 11250;
+// Ends of resets that are worth a thread of their own.
+constexpr size_t kEndsOfThread = 8;
 
 struct HostBatch {
   struct Slot {
@@ -176,9 +179,9 @@ struct HostBatch {
     resets.resize(games.size());
     known.resize(games.size());
     for (s32 g = 0; g < n_games; ++g) {
-      if (games[static_cast<size_t>(g)].n_timers) find_resets(g);
+      if (games[static_cast<size_t>(g)].n_timers) find_resets(g, n_threads);
     }
-    start_threads(n_threads);
+    start_threads(std::min(n_threads, n_envs));
     return true;
   }
 
@@ -351,7 +354,7 @@ struct HostBatch {
   }
 
   // Emulates the resets of a game, and the acts that may follow; see NOTE [ known resets ].
-  void find_resets(s32 game) {
+  void find_resets(s32 game, s32 n_threads) {
     KnownResets& found = resets[static_cast<size_t>(game)];
     std::vector<KnownReset>& states = known[static_cast<size_t>(game)];
     std::vector<Slot> ends = ends_of_resets(game, found);
@@ -362,22 +365,58 @@ struct HostBatch {
     found.n_holds = is_chance ? kMostHeld + 1 : 1;
     for (s32 i = n_ends; i < found.n_holds * n_ends; ++i) ends.push_back(ends[static_cast<size_t>(i - n_ends)]);
     const s32 most_acts = games[static_cast<size_t>(game)].most_acts;
+    std::vector<Scratch> others(std::min(static_cast<size_t>(n_threads - 1), ends.size() / kEndsOfThread));
+    for (Scratch& scratch : others) scratch.translators.resize(games.size());
     const auto is_over = [](const Slot& end) { return end.state.rule.terminal; };
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
-      for (const Slot& end : ends) states.push_back(known_reset(end));
+      const size_t n_before = states.size();
+      states.resize(n_before + ends.size());
       found.n_acts = k;
       const bool is_full = states.size() + ends.size() > kMostKnown;
-      if (is_full || k == most_acts || (k > 0 && k >= options.noop_max - 1)) break;
-      for (s32 i = 0; i < found.n_holds * n_ends; ++i) {
-        const s32 n_held = is_chance ? i / n_ends : fires;
-        if (k < kMostHeld || n_held < kMostHeld) act(ends[static_cast<size_t>(i)], k < n_held);
-      }
+      const bool is_last = is_full || k == most_acts || (k > 0 && k >= options.noop_max - 1);
+      share_out(ends.size(), others, [&](size_t i, Scratch& scratch) {
+        states[n_before + i] = known_reset(ends[i]);
+        const s32 n_held = is_chance ? static_cast<s32>(i) / n_ends : fires;
+        if (!is_last && (k < kMostHeld || n_held < kMostHeld)) act(ends[i], k < n_held, scratch);
+      });
+      if (is_last) break;
     }
     if (!states.empty()) found.n_ends = n_ends;
   }
 
-  void act(Slot& slot, bool is_fire) {
-    HostEnvironment env = environment(slot, own_scratch);
+  // Does the work for all numbers below n: here, and in threads with the other scratches, if the system
+  // allows these.
+  template <class Work>
+  void share_out(size_t n, std::vector<Scratch>& others, const Work& work) {
+    std::atomic<size_t> next_number{0};
+    struct Share {
+      decltype(next_number)& next;
+      const size_t n;
+      const Work& work;
+      Scratch& scratch;
+
+      static void* take(void* share) {
+        const Share& own = *static_cast<Share*>(share);
+        for (size_t i; (i = own.next++) < own.n;) own.work(i, own.scratch);
+        return nullptr;
+      }
+    };
+    std::vector<Share> shares;
+    shares.reserve(others.size());  // They stay where they are.
+    std::vector<pthread_t> helpers;
+    pthread_t helper;
+    for (Scratch& scratch : others) {
+      shares.push_back({next_number, n, work, scratch});
+      if (pthread_create(&helper, nullptr, Share::take, &shares.back())) break;
+      helpers.push_back(helper);
+    }
+    Share own{next_number, n, work, own_scratch};
+    Share::take(&own);
+    for (pthread_t thread : helpers) pthread_join(thread, nullptr);
+  }
+
+  void act(Slot& slot, bool is_fire, Scratch& scratch) {
+    HostEnvironment env = environment(slot, scratch);
     env.console.repeat_probability = 0;
     env.console.act(is_fire ? 1 : kActionNoop);
   }
@@ -457,6 +496,21 @@ struct HostBatch {
     return found;
   }
 
+  // Writes the states of the known resets of a game, and of each the number of the first one that shows
+  // the same.
+  void list_known(s32 game, u8* out, s32* firsts) const {
+    const std::vector<KnownReset>& resets_of = known[static_cast<size_t>(game)];
+    const auto shown_by = [&](s32 i) -> const std::array<std::vector<u8>, 2>& {
+      return resets_of[static_cast<size_t>(i)].screens;
+    };
+    const auto is_less = [&](s32 a, s32 b) { return shown_by(a) < shown_by(b); };
+    std::set<s32, decltype(is_less)> different(is_less);
+    for (s32 i = 0; i < static_cast<s32>(resets_of.size()); ++i, out += sizeof(State)) {
+      std::memcpy(out, &resets_of[static_cast<size_t>(i)].state, sizeof(State));
+      firsts[i] = *different.insert(i).first;
+    }
+  }
+
   // Writes a known reset as `save` writes an environment.
   void save_known(s32 game, s32 i, u8* out) const {
     const KnownReset& reset = known[static_cast<size_t>(game)][static_cast<size_t>(i)];
@@ -464,7 +518,7 @@ struct HostBatch {
     std::memcpy(out, &reset.state, sizeof(State));
     out += sizeof(State) + sizeof(Generators) + sizeof(Mt19937) + sizeof(Episode);
     const s32 size = games[static_cast<size_t>(game)].config.height * kWidth;
-    for (s32 k = 0; k < 2; ++k) unpack(reset.screens[k], out + k * size);
+    for (size_t k = 0; k < 2; ++k) unpack(reset.screens[k], out + k * static_cast<size_t>(size));
   }
 
   // --- Looking in from outside, while no job is under way. ---

@@ -1,6 +1,7 @@
 // Observations on the host: images in full size, resized at once into a ring of frames.
 #pragma once
 
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -10,11 +11,21 @@
 
 namespace rlbatch::atari {
 
+// Returns where the run of one value that begins at a place ends, at most at `last`.
+inline size_t end_of_run(const u8* image, size_t begin, size_t last) {
+  constexpr size_t kAtOnce = 8;  // Most runs are long.
+  size_t end = begin + 1;
+  // All of them are the first if each is the one before it.
+  while (end + kAtOnce <= last && !std::memcmp(image + end, image + end - 1, kAtOnce)) end += kAtOnce;
+  while (end < last && image[end] == image[begin]) ++end;
+  return end;
+}
+
 // Screens that are kept, as pairs of a length and a value: most are plain.
 inline std::vector<u8> packed(const u8* image, size_t n) {
   std::vector<u8> runs;
   for (size_t i = 0, end; i < n; i = end) {
-    for (end = i + 1; end < n && image[end] == image[i] && end - i < 255;) ++end;
+    end = end_of_run(image, i, n - i < 255 ? n : i + 255);
     runs.push_back(static_cast<u8>(end - i));
     runs.push_back(image[i]);
   }
@@ -29,7 +40,7 @@ inline void unpack(const std::vector<u8>& runs, u8* image) {
 // A state of `KnownResets`.
 struct KnownReset {
   State state;
-  std::vector<u8> screens[2];  // Packed.
+  std::array<std::vector<u8>, 2> screens;  // Packed.
 };
 
 struct HostCanvas {
@@ -82,7 +93,9 @@ struct HostCanvas {
 
   void show_known(const Console& c, s32 i, bool is_swapped) {
     const KnownReset& reset = known[static_cast<size_t>(i)];
-    for (s32 k = 0; k < 2; ++k) unpack(reset.screens[k ^ s32{is_swapped}], c.screens + k * n_pixels(c));
+    const auto& [first, second_one] = reset.screens;
+    unpack(is_swapped ? second_one : first, c.screens);
+    unpack(is_swapped ? first : second_one, c.screens + n_pixels(c));
   }
 
   void keep_screen(const Console& c) { copy_bytes(c.screen(), kept, n_pixels(c)); }
