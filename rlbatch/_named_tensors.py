@@ -29,6 +29,8 @@ from rlbatch.errors import (
 Index = torch.Tensor | int | list[int]
 Named = TypeVar("Named", bound="NamedTensors")
 
+_CPU = torch.device("cpu")
+
 # torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
 _SIGNED = {
     torch.uint16: torch.int16,
@@ -152,7 +154,11 @@ class NamedTensors:
         device = as_device(device)
         if self.device() in (device, None):
             return self
-        return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        if non_blocking or device.type != "cuda" or self.device() != _CPU:
+            return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
+        moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        torch.cuda.current_stream(device).synchronize()  # Once, not for every tensor.
+        return moved
 
     def pin_memory(self) -> Self:
         """Returns a copy in page-locked memory, for fast moves to a GPU. Needs CUDA.

@@ -108,6 +108,10 @@ class PlayedStream:
     def wait_stream(self, other: PlayedStream) -> None:
         self._gpu.launches.append(("wait_stream", self, other))
 
+    def synchronize(self) -> None:
+        """Notes that the host waits for it."""
+        self._gpu.cross("synchronize")
+
 
 class PlayedKernels:
     """Kernels of a played GPU, started on its current stream."""

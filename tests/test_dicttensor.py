@@ -26,6 +26,7 @@ from tests.containers import (
     named,
     rows_in,
 )
+from tests.played_gpu import GPU
 
 # --- Construction ---
 
@@ -227,6 +228,22 @@ def test_pinned_memory_survives_the_way_to_a_gpu(kind):
     moved = pinned.to("cuda", non_blocking=True)
     torch.cuda.synchronize()
     assert rows_in(moved) == rows_in(container)
+
+
+@pytest.mark.gpu
+def test_what_is_moved_to_a_gpu_is_there():
+    source = DictTensor({"a": torch.ones(2**26)}).pin_memory()
+    moved = source.to("cuda")
+    source["a"].zero_()
+    assert moved["a"].all()
+
+
+@pytest.mark.parametrize(("options", "n_waits"), [({}, 1), ({"non_blocking": True}, 0)])
+def test_a_move_to_a_gpu_waits_once_for_all_tensors(played_gpu, options, n_waits):
+    moved = DictTensor({"a": torch.ones(2), "b": torch.ones(2)}).to(GPU, **options)
+    assert moved.device() == GPU
+    assert len([what for what in played_gpu.crossings if "to the GPU" in what]) == 2
+    assert played_gpu.crossings[2:] == ["synchronize"] * n_waits
 
 
 @pytest.mark.parametrize("kind", NAMED)
