@@ -197,11 +197,13 @@ class Peer:
 
 
 def faster_env(options: Options) -> Any:
-    """Returns the vector environment of others that steps faster here."""
+    """Returns the vector environment of others that steps faster here, if there are two."""
     game = find_game(f"{options.game}NoFrameskip-v4").name
     made = [AleVectorEnv(game, options.n_envs, num_threads=options.n_threads)]
     if pool := envpool(game, options.n_envs, options.n_threads):
         made.append(pool)
+    if len(made) == 1:
+        return made[0]
     speeds = []
     for env in made:
         env.reset()

@@ -84,13 +84,11 @@ step() { # NAME COMMAND...: runs the command under the time limit and rewrites s
 
 benchmark() { # NAME [OPTION ...]: runs benchmarks/NAME.py, on the GPU if it can choose.
     local options=()
-    if [ ! -e "benchmarks/$1.py" ] && [ ! -e "benchmarks/$1/__main__.py" ]; then
+    if [ ! -e "benchmarks/$1.py" ]; then
         echo "benchmarks.$1: no such module"
         return 127
     fi
-    if [[ $("$PYTHON" -m "benchmarks.$1" --help) == *--device* ]]; then
-        options=(--device cuda)
-    fi
+    grep -q "^    device: " "benchmarks/$1.py" && options=(--device cuda)
     "$PYTHON" -m "benchmarks.$1" "${options[@]}" "${@:2}"
 }
 export -f benchmark

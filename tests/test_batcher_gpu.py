@@ -146,9 +146,8 @@ def test_an_agent_info_for_one_execute_goes_to_the_gpu_and_nothing_comes_back(pl
         played_gpu.crossings.clear()
         batcher.execute(DictTensor({"epsilon": torch.ones(len(LENGTHS))}))
         found, _ = batcher.get()
-        *copies, wait = played_gpu.crossings
+        copies = [line for line in played_gpu.crossings if line != "synchronize"]
         assert {line.split(", ")[1] for line in copies} == {"to the GPU"}
-        assert wait == "synchronize"  # For what is on its way there.
         assert found.info["agent_info/epsilon"].tolist() == [1.0] * len(LENGTHS)
 
 
