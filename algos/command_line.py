@@ -48,12 +48,12 @@ class RunConfig:
     """Where the agents act in training."""
     evaluation_device: str = "cpu"
     """Where the agent acts in evaluations."""
-    evaluation_processes: Literal[0, 1] | None = None
-    """Processes that evaluate: 1 goes on beside the training, 0 lets it wait; None takes 0 where
-    n-processes is 0, and else 1."""
+    evaluation_processes: int | None = None
+    """Processes that evaluate, beside the training; 0 lets it wait; None takes 0 where n-processes
+    is 0, and else 1."""
     evaluation_episodes: int = 100
-    """Complete episodes per evaluation, played side by side; without a limit of the environment's
-    own they are cut after 27,000 steps."""
+    """Complete episodes per evaluation, played side by side, a multiple of evaluation-processes;
+    without a limit of the environment's own they are cut after 27,000 steps."""
     evaluation_timesteps: int = 500
     """Steps of an evaluation that are stored at once; longer episodes take several turns."""
     evaluate_every: int = 10
@@ -84,25 +84,24 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._check_numbers()
-        if self.n_processes and self.n_envs % self.n_processes:
-            raise ValueError(
-                f"n_envs: expected a multiple of n_processes ({self.n_processes}), "
-                f"got {self.n_envs}"
-            )
-        if self.checkpoint_every % self.log_every:
-            raise ValueError(
-                f"checkpoint_every: expected a multiple of log_every ({self.log_every}), "
-                f"got {self.checkpoint_every}"
-            )
+        for name, divisor in (
+            ("n_envs", "n_processes"),
+            ("evaluation_episodes", "evaluation_processes"),
+            ("checkpoint_every", "log_every"),
+        ):
+            number, parts = getattr(self, name), getattr(self, divisor)
+            if parts and number % parts:
+                raise ValueError(f"{name}: expected a multiple of {divisor} ({parts}), got {number}")
         if self.resume and self.evaluate:
             raise ValueError(f"evaluate: expected no resume beside it, got {self.resume}")
         if getattr(self, "normalize_frames", False) and not is_atari(self.env_id):
             raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
 
     def _check_numbers(self) -> None:
-        least = {**dict.fromkeys(self.at_least_1, 1), "n_processes": 0, "seed": 0}
+        least = dict.fromkeys(self.at_least_1, 1)
+        least |= dict.fromkeys(("n_processes", "evaluation_processes", "seed"), 0)
         for name, number in least.items():
-            if getattr(self, name) < number:
+            if (getattr(self, name) or 0) < number:
                 raise ValueError(f"{name}: expected at least {number}, got {getattr(self, name)}")
         for name in self.positive:
             if not getattr(self, name, 1.0) > 0:  # Nor nan.
@@ -120,7 +119,7 @@ class RunConfig:
 
     @property
     def n_evaluation_processes(self) -> int:
-        """How many processes evaluate, 0 or 1."""
+        """How many processes evaluate; 0 where the training waits."""
         if self.evaluation_processes is None:
             return min(self.n_processes, 1)
         return self.evaluation_processes

@@ -65,6 +65,7 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
     seed: int,
     autoreset: bool = False,
     life_loss_ends: bool = False,
+    num_threads: int = 0,
 ) -> VecEnv:
     """Creates a batch of environments for `RL_Batcher(create_env=...)`.
 
@@ -78,12 +79,14 @@ def create_env(  # noqa: PLR0913 - what an environment is, and how it ends
             `make_gym`.
         life_loss_ends: In Atari games that reset themselves, a lost life sets `terminated` and
             `done`, and the game goes on. Elsewhere it is without effect.
+        num_threads: That step Atari games on the CPU; 0 for one per core.
     """
     if is_atari(env_id):
+        options: dict[str, Any] = {"num_threads": num_threads}
         if not autoreset:
-            return UntilDone(create_atari(env_id, n_envs, device, seed))
+            return UntilDone(create_atari(env_id, n_envs, device, seed, **options))
         # Not all are at the same place of a game, in training.
-        options = {"decorrelate_steps": 200, "life_loss_info": life_loss_ends}
+        options |= {"decorrelate_steps": 200, "life_loss_info": life_loss_ends}
         return create_atari(env_id, n_envs, device, seed, **options)
     kind = GymEnvInf if autoreset else GymEnv
     env = kind([make_gym(env_id, ends=not autoreset) for _ in range(n_envs)], seed)

@@ -31,9 +31,9 @@ class Score(NamedTuple):
 
 
 class Evaluation:
-    """Plays episodes in environments and a process of its own, while the caller goes on.
+    """Plays episodes in environments and processes of its own, while the caller goes on.
 
-    It owns the batcher; `close()` it, or use it in a `with`. Without a process of its own it plays
+    It owns the batcher; `close()` it, or use it in a `with`. Without processes of its own it plays
     in the caller's, during `start` and `poll`.
 
     Args:
@@ -44,7 +44,7 @@ class Evaluation:
     def __init__(self, config: RunConfig, create_agent: Callable[..., RL_Agent]):
         self._config = config
         self._returns: list[float] | None = None
-        device = config.evaluation_device
+        device, n_processes = config.evaluation_device, config.n_evaluation_processes
         self._batcher = RL_Batcher(
             n_timesteps=config.evaluation_timesteps,
             create_agent=create_agent,
@@ -52,10 +52,11 @@ class Evaluation:
             create_env=create_env,
             env_args={
                 "env_id": config.env_id,
-                "n_envs": config.evaluation_episodes,
+                "n_envs": config.evaluation_episodes // max(n_processes, 1),
                 "device": device,
+                "num_threads": 1 if n_processes > 1 else 0,
             },
-            n_processes=config.n_evaluation_processes,
+            n_processes=n_processes,
             num_threads=config.n_threads,
             seeds=config.seed,
             device=device,
@@ -104,7 +105,7 @@ class Evaluation:
         return self.finish()
 
     def close(self) -> None:
-        """Ends the process; what is under way is dropped."""
+        """Ends the processes; what is under way is dropped."""
         self._batcher.close()
 
     def __enter__(self) -> Self:

@@ -174,9 +174,10 @@ for command in "${benchmarks[@]}"; do
     step "$name" bash -c "benchmark $command"
 done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play a few environments on the CPU, beside the training.
-on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads $(nproc)"
-on_gpu+=" --evaluation-processes 1 --n-envs 1200 --learning-rate 1.3e-3"
+# Evaluations play on the CPU, beside the training, with a core for each process.
+processes=$(($(nproc) > 7 ? 6 : 1))
+on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads 1"
+on_gpu+=" --evaluation-processes $processes --n-envs 1200 --learning-rate 1.3e-3"
 learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     local game=$1 score=$2 options=$3
     for seed in "${@:4}"; do
@@ -187,7 +188,7 @@ learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     done
     [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" --exclude='*.pt' -C "$runs" .
 }
-shorter="--total-steps 3000000 --evaluate-every 500"
+shorter="--total-steps 3000000 --evaluate-every 250"
 longer="--total-steps 8000000 --evaluate-every 1000"
 learn Pong 18 "$shorter" 0
 learn MsPacman 1500 "$longer" 0

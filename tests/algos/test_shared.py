@@ -278,7 +278,9 @@ def test_a_score_is_the_mean_over_complete_episodes(evaluation_timesteps):
     assert other.mean == pytest.approx(np.mean(countdown_lengths(config, Episodes.EVALUATION, 5)))
 
 
-@pytest.mark.parametrize("processes", [{"n_processes": 2}, {"evaluation_processes": 1}])
+@pytest.mark.parametrize(
+    "processes", [{"n_processes": 2}, {"evaluation_processes": 1}, {"evaluation_processes": 3}]
+)
 def test_an_evaluation_runs_beside_its_caller(processes):
     config = countdown(**processes, evaluation_timesteps=4)
     with Evaluation(config, partial(Constant, wait_s=0.05)) as evaluation:
@@ -300,6 +302,24 @@ class Options(RunConfig):
 
     width: int = 8
     """Of its network."""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n_envs": 3}, r"n_envs: expected a multiple of n_processes \(2\), got 3"),
+        (
+            {"evaluation_processes": 3},
+            r"evaluation_episodes: expected a multiple of evaluation_processes \(3\), got 100",
+        ),
+        ({"log_every": 3}, r"checkpoint_every: expected a multiple of log_every \(3\), got 50"),
+        ({"evaluation_processes": -1}, "evaluation_processes: expected at least 0, got -1"),
+        ({"n_threads": 0}, "n_threads: expected at least 1, got 0"),
+    ],
+)
+def test_wrong_options_are_named(options, message):
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        RunConfig(**options)
 
 
 def saved_run(folder: Path) -> None:
