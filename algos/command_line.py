@@ -89,9 +89,9 @@ class RunConfig:
             ("evaluation_episodes", "evaluation_processes"),
             ("checkpoint_every", "log_every"),
         ):
-            number, parts = getattr(self, name), getattr(self, divisor)
-            if parts and number % parts:
-                raise ValueError(f"{name}: expected a multiple of {divisor} ({parts}), got {number}")
+            n, of = getattr(self, name), getattr(self, divisor)
+            if of and n % of:
+                raise ValueError(f"{name}: expected a multiple of {divisor} ({of}), got {n}")
         if self.resume and self.evaluate:
             raise ValueError(f"evaluate: expected no resume beside it, got {self.resume}")
         if getattr(self, "normalize_frames", False) and not is_atari(self.env_id):
