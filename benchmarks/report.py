@@ -137,9 +137,11 @@ def commit() -> str:
     """Returns the commit of the checkout, with `-dirty` where tracked files have changed.
 
     Where the checkout comes without its history, the environment variable `RLBATCH_COMMIT` names
-    it; "unknown" where nothing does.
+    it, and nothing else is asked; "unknown" where nothing names it.
     """
-    head = os.environ.get("RLBATCH_COMMIT") or _git("rev-parse", "HEAD")
+    if named := os.environ.get("RLBATCH_COMMIT"):
+        return named
+    head = _git("rev-parse", "HEAD")
     if head and _git("status", "--porcelain", "--untracked-files=no"):
         head += "-dirty"
     return head or "unknown"
