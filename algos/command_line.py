@@ -10,6 +10,7 @@ import tyro
 
 from algos import checkpoints
 from algos.environments import frames_per_step, is_atari, reward_threshold
+from rlbatch.errors import as_present_device
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,6 +112,15 @@ class RunConfig:
                 raise ValueError(f"{name}: expected from 0 to 1, got {getattr(self, name)}")
         if self.target_return != self.target_return:
             raise ValueError("target_return: expected a number, threshold or None, got nan")
+
+    def check_devices(self) -> None:
+        """Checks that the devices are there: not before a run, as its options are read elsewhere.
+
+        Raises:
+            ValueError: One is none, or is not there.
+        """
+        for name in ("device", "batcher_device", "evaluation_device"):
+            as_present_device(getattr(self, name), name)
 
     @property
     def n_envs_per_process(self) -> int:

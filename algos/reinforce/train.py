@@ -92,6 +92,7 @@ def new_agent(config: Config) -> partial[Agent]:
 
 def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
+    config.check_devices()
     set_up(config.seed, config.torch_deterministic, config.n_threads)
     agent = new_agent(config)(device=config.device)
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate)

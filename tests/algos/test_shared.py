@@ -322,6 +322,14 @@ def test_wrong_options_are_named(options, message):
         RunConfig(**options)
 
 
+@pytest.mark.parametrize("name", ["device", "batcher_device", "evaluation_device"])
+def test_a_device_that_is_missing_is_named_before_a_run(name):
+    with pytest.raises(ValueError, match=f"^{name}: expected one that is there, got cuda:99"):
+        countdown(**{name: "cuda:99"}).check_devices()
+    with pytest.raises(ValueError, match=f"^{name}: expected a device such as cuda:0, got 'cudda'"):
+        countdown(**{name: "cudda"}).check_devices()
+
+
 def saved_run(folder: Path) -> None:
     config = dataclasses.asdict(Options(seed=5, width=16, checkpoint_dir="elsewhere"))
     checkpoints.save(folder, {"algorithm": "x", "config": config})
