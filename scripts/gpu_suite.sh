@@ -62,6 +62,11 @@ export PYTEST_DISABLE_PLUGIN_AUTOLOAD=1  # Those of the machine may be for anoth
 export CUDA_DEVICE_MAX_CONNECTIONS=32  # As many streams that do not wait for each other.
 export PATH=$PATH:/usr/local/cuda/bin
 
+stamped() { # NAME: puts the seconds since the suite began, and a name, before every line.
+    local line
+    while IFS= read -r line || [ -n "$line" ]; do printf '%4d %s: %s\n' "$SECONDS" "$1" "$line"; done
+}
+
 step() { # NAME COMMAND...: runs the command under the time limit and rewrites suite.json.
     local name=$1 start=$EPOCHREALTIME limit=$((BUDGET_S - SECONDS - 35)) code="not run" end=$EPOCHREALTIME
     shift
@@ -72,7 +77,7 @@ step() { # NAME COMMAND...: runs the command under the time limit and rewrites s
         limit=$((limit < STEP_LIMIT_S ? limit : STEP_LIMIT_S))
         # Interrupted, a program still reports what it has; in the background it would not notice.
         env --default-signal=INT timeout --signal=INT --kill-after=30 "$limit" "$@" 2>&1 |
-            tee "$steps/$name.out" | sed -u "s/^/$name: /" | tee -a "$OUT/suite.log"
+            tee "$steps/$name.out" | stamped "$name" | tee -a "$OUT/suite.log"
         code=${PIPESTATUS[0]} end=$EPOCHREALTIME
     fi
     {
