@@ -50,8 +50,8 @@ class RunConfig:
     evaluation_device: str = "cpu"
     """Where the agent acts in evaluations."""
     evaluation_processes: int | None = None
-    """Processes that evaluate, beside the training; 0 lets it wait; None takes 0 where n-processes
-    is 0, and else 1."""
+    """Processes that evaluate beside the training; with 0 the training waits. None takes 0 where
+    n-processes is 0, and else 1."""
     evaluation_episodes: int = 100
     """Complete episodes per evaluation, played side by side, a multiple of evaluation-processes;
     without a limit of the environment's own they are cut after 27,000 steps."""
@@ -114,7 +114,7 @@ class RunConfig:
             raise ValueError("target_return: expected a number, threshold or None, got nan")
 
     def check_devices(self) -> None:
-        """Checks that the devices are there: not before a run, as its options are read elsewhere.
+        """Checks that the devices are there: not when it is made, as others may read the options.
 
         Raises:
             ValueError: One is none, or is not there.

@@ -11,6 +11,7 @@ from algos import checkpoints
 from algos.command_line import RunConfig
 from algos.environments import Episodes, create_env, episode_infos
 from rlbatch import CallOrderError, RL_Agent, RL_Batcher
+from rlbatch.errors import as_present_device
 
 
 class Score(NamedTuple):
@@ -131,7 +132,12 @@ class Evaluation:
 
 
 def evaluate(config: RunConfig, algorithm: str, create_agent: Callable[..., RL_Agent]) -> Score:
-    """Scores the checkpoint `config.evaluate`, over the episodes of its own final evaluation."""
+    """Scores the checkpoint `config.evaluate`, over the episodes of its own final evaluation.
+
+    Raises:
+        ValueError: There is no such device.
+    """
+    as_present_device(config.evaluation_device, "evaluation_device")
     content = checkpoints.load(config.evaluate, algorithm, config.env_id)
     with Evaluation(config, create_agent) as evaluation:
         return evaluation.run(content["model"], Episodes.FINAL_EVALUATION, content["iteration"])

@@ -179,7 +179,7 @@ for command in "${benchmarks[@]}"; do
     step "$name" bash -c "benchmark $command"
 done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play on the CPU, beside the training, with a core for each process.
+# Evaluations play on the CPU, beside the training: with a core for each process, where there are many.
 processes=$(($(nproc) > 7 ? 6 : 1))
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads 1"
 on_gpu+=" --evaluation-processes $processes --n-envs 1200 --learning-rate 1.3e-3"

@@ -79,6 +79,7 @@ class DeviceBatch(Batch):
         n_envs: How many there are.
         settings: What is the same for all of them.
         device: Where they are. Kernels run on PyTorch's current stream of it.
+        num_threads: Of the host, to find where resets lead to; 0 for one per core.
 
     Attributes:
         device: As above.
@@ -92,7 +93,12 @@ class DeviceBatch(Batch):
     """
 
     def __init__(
-        self, games: Sequence[Game], n_envs: int, settings: Settings, device: torch.device
+        self,
+        games: Sequence[Game],
+        n_envs: int,
+        settings: Settings,
+        device: torch.device,
+        num_threads: int = 0,
     ):
         super().__init__(games, n_envs, settings)
         self.device = device
@@ -105,7 +111,8 @@ class DeviceBatch(Batch):
         self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
         self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
-        host = NativeBatch(self._in_turn, len(self._in_turn), settings, knows_all=True)
+        in_turn = self._in_turn
+        host = NativeBatch(in_turn, len(in_turn), settings, num_threads, knows_all=True)
         self._allocate()
         for i, game in enumerate(self._in_turn):
             self._batches.append(self._describe(i, game, host))

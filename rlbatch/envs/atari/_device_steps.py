@@ -34,14 +34,20 @@ class DeviceSteps:
         n_envs: See `DeviceBatch`.
         settings: See `DeviceBatch`.
         device: See `DeviceBatch`.
+        num_threads: See `DeviceBatch`.
     """
 
     def __init__(
-        self, games: Sequence[Game], n_envs: int, settings: Settings, device: torch.device
+        self,
+        games: Sequence[Game],
+        n_envs: int,
+        settings: Settings,
+        device: torch.device,
+        num_threads: int = 0,
     ):
         if device.type == "cuda" and n_envs < _FEW:
             hint_at_more()
-        self.batch = DeviceBatch(games, n_envs, settings, device)
+        self.batch = DeviceBatch(games, n_envs, settings, device, num_threads)
 
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""

@@ -103,9 +103,10 @@ class NativeBatch(Batch):
         n_envs: How many there are.
         settings: What is the same for all of them.
         num_threads: How many threads, of which the caller's is one while it waits for results; 0
-            for one per core that this process may use. At most one per environment steps them.
+            for one per core that this process may use.
         knows_all: Whether resets are known beforehand also where they depend on the timer or on
             a key: it takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
+            All threads find them, and end with that: the caller's alone steps.
 
     Attributes:
         results: [n_envs] per name, written by every job but for the observations; environment i
@@ -130,8 +131,9 @@ class NativeBatch(Batch):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
         super().__init__(games, n_envs, settings)
         self._library = _library()
-        n_threads = num_threads or usable_cores()
-        self._check_memory(min(n_threads, n_envs))
+        n_finders = num_threads or usable_cores()
+        n_threads = 1 if knows_all else min(n_finders, n_envs)
+        self._check_memory(n_finders if knows_all else n_threads)
         self.results: dict[str, np.ndarray] = {
             name: np.zeros(n_envs, dtype) for name, dtype in _RESULTS.items()
         }
@@ -141,7 +143,7 @@ class NativeBatch(Batch):
         self._outputs = _Outputs(**addresses)
         self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
-        self._handle = self._start(self.games, n_threads, knows_all)
+        self._handle = self._start(n_threads, n_finders, knows_all)
         self._lock = threading.Lock()  # The library has one caller at a time.
         self._made_in = os.getpid()
         arguments = self._library, self._handle, self._made_in
@@ -164,7 +166,8 @@ class NativeBatch(Batch):
                 f"{self.n_envs} that take {n_bytes:,} with num_threads={n_threads}"
             )
 
-    def _start(self, games: list[Game], n_threads: int, knows_all: bool) -> int:
+    def _start(self, n_threads: int, n_finders: int, knows_all: bool) -> int:
+        games = self.games
         roms = [read_rom(game) for game in games]
         specs = [
             game_spec(game, len(rom), self.actions, knows_all)
@@ -179,10 +182,10 @@ class NativeBatch(Batch):
             (ctypes.c_int32 * self.n_envs)(*game_of),
             ctypes.byref(native_options(self.settings)),
             n_threads,
+            n_finders,
         )
         if not handle:
             raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
-        n_threads = min(n_threads, self.n_envs)
         n_started = self._library.rlb_batch_threads(handle)
         if n_started < n_threads:
             _log.warning(

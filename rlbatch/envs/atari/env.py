@@ -85,7 +85,8 @@ class AtariEnv(VecEnv):
             - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default.
               Environment i plays number i of a list, which is taken in turn, as `games` are; each
               is as long as `games` may be.
-            - `num_threads` (0): 0 for one per core. With several worker processes, take 1.
+            - `num_threads` (0): 0 for one per core. With several worker processes, take 1. On a GPU
+              they only find where resets lead to, when the environment is made.
             - `decorrelate_steps` (0): after `reset` every environment takes a random number of
               random steps, at most this, so that not all are at the same place of a game.
 
@@ -139,7 +140,7 @@ class AtariEnv(VecEnv):
         chosen = games_in_turn(named, mode, difficulty, n_envs, first)
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
-            self._steps = DeviceSteps(chosen, n_envs, settings, self.device)
+            self._steps = DeviceSteps(chosen, n_envs, settings, self.device, num_threads)
         else:
             self._steps = HostSteps(chosen, n_envs, settings, num_threads)
         self._batch = self._steps.batch

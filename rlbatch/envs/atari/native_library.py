@@ -113,7 +113,7 @@ def _signatures() -> dict[str, tuple]:
         "rlb_batch_import": (i32, pointer, i32, ctypes.c_char_p, ctypes.c_char_p, i64, pointer),
         "rlb_size_of": (i64, ctypes.c_char_p),
         "rlb_resize": (i32, i32, i32, i32, pointer),
-        "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32),
+        "rlb_batch_new": (pointer, i32, i32, *[pointer] * 4, i32, i32),
         "rlb_batch_threads": (i32, pointer),
         "rlb_batch_free": (none, pointer),
         "rlb_batch_send": (none, pointer, i32, pointer, pointer),

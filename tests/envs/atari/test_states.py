@@ -101,7 +101,7 @@ def check_known_resets(game: str, sticky: float, n_resets: int) -> None:
     noop_max = 90 if find_game(game).left_by_reset else 30
     settings = Settings(repeat_action_probability=sticky, noop_max=noop_max)
     games = find_game(game), dataclasses.replace(find_game(game), reset_depends_on="play")
-    known, emulated = (NativeBatch([one], 4, settings, 1, knows_all=True) for one in games)
+    known, emulated = (NativeBatch([one], 4, settings, 2, knows_all=True) for one in games)
     fires = 1 in find_game(game).minimal_actions
     assert known.known_resets(0).n_states > 1
     assert known.known_resets(0).n_holds == (5 if fires and sticky else 1)

@@ -239,7 +239,7 @@ RLB_API s32 rlb_resize(s32 height, s32 out_height, s32 out_width, void* out) {
 // --- Batches. ---
 
 RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, const u8* const* roms,
-                            const s32* game_of, const Options* options, s32 n_threads) {
+                            const s32* game_of, const Options* options, s32 n_threads, s32 n_finders) {
   for (s32 g = 0; g < n_games; ++g) {
     if (!is_sensible(games[g].config)) return nullptr;
   }
@@ -250,7 +250,7 @@ RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, cons
     const Config& c = games[g].config;
     images.push_back(prepared(roms[g], c.rom_size, static_cast<Cart>(c.cart)));
   }
-  if (!batch->start(n_envs, n_games, games, std::move(images), game_of, *options, n_threads)) {
+  if (!batch->start(n_envs, n_games, games, std::move(images), game_of, *options, n_threads, n_finders)) {
     delete batch;
     return nullptr;
   }
@@ -307,7 +307,7 @@ RLB_API void rlb_batch_known_resets(void* handle, s32 game, KnownResets* out) {
   *out = static_cast<HostBatch*>(handle)->resets[static_cast<size_t>(game)];
 }
 
-// Writes the states of these, and of each the first that shows the same.
+// Writes the states of the known resets of a game, and of each the number of the first that shows the same.
 RLB_API void rlb_batch_list_known(void* handle, s32 game, u8* out, s32* firsts) {
   static_cast<HostBatch*>(handle)->list_known(game, out, firsts);
 }

@@ -153,9 +153,10 @@ struct HostBatch {
   std::atomic<bool> is_closing{false};
   std::atomic<size_t> n_queued{0}, n_finished{0};  // Sizes of the above, to be seen without the mutex.
 
-  // Returns false if observations can not have the wanted size.
+  // Resets are found by `n_finders` threads at most, and steps taken by `n_threads`. Returns false if
+  // observations can not have the wanted size.
   bool start(s32 n_envs, s32 n_games, const GameSpec* specs, std::vector<std::vector<u8>> images,
-             const s32* game_of, const Options& wanted, s32 n_threads) {
+             const s32* game_of, const Options& wanted, s32 n_threads, s32 n_finders) {
     options = wanted;
     games.assign(specs, specs + n_games);
     roms = std::move(images);
@@ -179,9 +180,9 @@ struct HostBatch {
     resets.resize(games.size());
     known.resize(games.size());
     for (s32 g = 0; g < n_games; ++g) {
-      if (games[static_cast<size_t>(g)].n_timers) find_resets(g, n_threads);
+      if (games[static_cast<size_t>(g)].n_timers) find_resets(g, n_finders);
     }
-    start_threads(std::min(n_threads, n_envs));
+    start_threads(n_threads);
     return true;
   }
 
@@ -354,7 +355,7 @@ struct HostBatch {
   }
 
   // Emulates the resets of a game, and the acts that may follow; see NOTE [ known resets ].
-  void find_resets(s32 game, s32 n_threads) {
+  void find_resets(s32 game, s32 n_finders) {
     KnownResets& found = resets[static_cast<size_t>(game)];
     std::vector<KnownReset>& states = known[static_cast<size_t>(game)];
     std::vector<Slot> ends = ends_of_resets(game, found);
@@ -365,7 +366,7 @@ struct HostBatch {
     found.n_holds = is_chance ? kMostHeld + 1 : 1;
     for (s32 i = n_ends; i < found.n_holds * n_ends; ++i) ends.push_back(ends[static_cast<size_t>(i - n_ends)]);
     const s32 most_acts = games[static_cast<size_t>(game)].most_acts;
-    std::vector<Scratch> others(std::min(static_cast<size_t>(n_threads - 1), ends.size() / kEndsOfThread));
+    std::vector<Scratch> others(std::min(static_cast<size_t>(n_finders - 1), ends.size() / kEndsOfThread));
     for (Scratch& scratch : others) scratch.translators.resize(games.size());
     const auto is_over = [](const Slot& end) { return end.state.rule.terminal; };
     for (s32 k = 0; std::none_of(ends.begin(), ends.end(), is_over); ++k) {
