@@ -179,8 +179,8 @@ for command in "${benchmarks[@]}"; do
     step "$name" bash -c "benchmark $command"
 done
 # The scores are those that the paper on CuLE gives times for (its table 3); it names none for Breakout.
-# Evaluations play on the CPU, beside the training: with a core for each process, where there are many.
-processes=$(($(nproc) > 7 ? 6 : 1))
+# Evaluations play on the CPU, beside the training, which waits for a score until the next one begins.
+processes=$(($(nproc) > 11 ? 10 : 1))
 on_gpu="--device cuda --batcher-device cuda --no-torch-deterministic --n-threads 1"
 on_gpu+=" --evaluation-processes $processes --n-envs 1200 --learning-rate 1.3e-3"
 learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
@@ -193,7 +193,7 @@ learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     done
     [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" --exclude='*.pt' -C "$runs" .
 }
-shorter="--total-steps 3000000 --evaluate-every 250"
+shorter="--total-steps 3000000 --evaluate-every 500"
 longer="--total-steps 8000000 --evaluate-every 1000"
 learn Pong 18 "$shorter" 0
 learn MsPacman 1500 "$longer" 0
