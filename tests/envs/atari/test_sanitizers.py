@@ -185,15 +185,14 @@ NEXT = "std::atomic<size_t> next_number{0}"
 )
 def test_threads_of_a_host(sources, atomic, expected) -> None:
     variables = environment(THREADS)
-    text = (sources / "host_batch.h").read_text()
     # Threads look at the sizes without the mutex until there is work, however slow the machine is.
-    for old, new in [
-        ("kPatience{200}", "kPatience{60'000'000}"),
-        (atomic, atomic.replace("std::atomic<size_t>", "size_t")),
-    ]:
-        assert old in text
-        text = text.replace(old, new)
-    (sources / "host_batch.h").write_text(text)
+    changes = {"kPatience{200}": "kPatience{60'000'000}"}
+    changes[atomic] = atomic.replace("std::atomic<size_t>", "size_t")
+    for old, new in changes.items():
+        headers = [one for one in sources.glob("host_*.h") if old in one.read_text()]
+        assert headers
+        for header in headers:
+            header.write_text(header.read_text().replace(old, new))
     library = sources / "host.so"
     build.compile_library(library, None, (*FLAGS, *THREADS.flags), sources / "host.cpp")
     variables["RLBATCH_ATARI_LIBRARY"] = str(library)

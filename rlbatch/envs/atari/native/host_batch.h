@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <cstring>
@@ -15,13 +14,13 @@
 #include <memory>
 #include <mutex>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "ale_state.h"
 #include "batch.h"
 #include "host_canvas.h"
+#include "host_threads.h"
 
 namespace rlbatch::atari {
 
@@ -75,29 +74,6 @@ inline std::unique_ptr<Translator> translator_of(Cart cart, const u8* rom, bool 
 }
 
 using HostEnvironment = Environment<HostCanvas>;
-
-// Waits for what another thread does. To wake a thread that sleeps takes tens of microseconds, about as long
-// as Python takes from one step to the next; so one that had to wait no longer than kPatience the last time
-// first looks for so long whether it is there, in between letting others have the core.
-struct Waiter {
-  using Clock = std::chrono::steady_clock;
-  static constexpr std::chrono::microseconds kPatience{200};
-
-  Clock::duration last{};
-
-  template <typename Condition>
-  void wait(std::unique_lock<std::mutex>& lock, std::condition_variable& sign, const Condition& is_there) {
-    if (is_there()) return;
-    const Clock::time_point begun = Clock::now();
-    if (last <= kPatience) {
-      lock.unlock();
-      while (!is_there() && Clock::now() - begun < kPatience) std::this_thread::yield();
-      lock.lock();
-    }
-    sign.wait(lock, is_there);
-    last = Clock::now() - begun;
-  }
-};
 
 // States of a game's resets; if more, fewer acts after them are known.
 constexpr size_t kMostKnown = 11250;
@@ -375,7 +351,7 @@ struct HostBatch {
       found.n_acts = k;
       const bool is_full = states.size() + ends.size() > kMostKnown;
       const bool is_last = is_full || k == most_acts || (k > 0 && k >= options.noop_max - 1);
-      share_out(ends.size(), others, [&](size_t i, Scratch& scratch) {
+      share_out(ends.size(), own_scratch, others, [&](size_t i, Scratch& scratch) {
         states[n_before + i] = known_reset(ends[i]);
         const s32 n_held = is_chance ? static_cast<s32>(i) / n_ends : fires;
         if (!is_last && (k < kMostHeld || n_held < kMostHeld)) act(ends[i], k < n_held, scratch);
@@ -383,37 +359,6 @@ struct HostBatch {
       if (is_last) break;
     }
     if (!states.empty()) found.n_ends = n_ends;
-  }
-
-  // Does the work for all numbers below n: here, and in threads with the other scratches, if the system
-  // allows these.
-  template <class Work>
-  void share_out(size_t n, std::vector<Scratch>& others, const Work& work) {
-    std::atomic<size_t> next_number{0};
-    struct Share {
-      decltype(next_number)& next;
-      const size_t n;
-      const Work& work;
-      Scratch& scratch;
-
-      static void* take(void* share) {
-        const Share& own = *static_cast<Share*>(share);
-        for (size_t i; (i = own.next++) < own.n;) own.work(i, own.scratch);
-        return nullptr;
-      }
-    };
-    std::vector<Share> shares;
-    shares.reserve(others.size());  // They stay where they are.
-    std::vector<pthread_t> helpers;
-    pthread_t helper;
-    for (Scratch& scratch : others) {
-      shares.push_back({next_number, n, work, scratch});
-      if (pthread_create(&helper, nullptr, Share::take, &shares.back())) break;
-      helpers.push_back(helper);
-    }
-    Share own{next_number, n, work, own_scratch};
-    Share::take(&own);
-    for (pthread_t thread : helpers) pthread_join(thread, nullptr);
   }
 
   void act(Slot& slot, bool is_fire, Scratch& scratch) {
