@@ -196,6 +196,20 @@ def check_device(
         raise DeviceMismatchError(where, device, tensor.device, stage)
 
 
+def check_lengths(lengths: Tensor, n_timesteps: int) -> None:
+    """Checks that lengths are from 0 to T, where that needs no wait for a GPU.
+
+    Raises:
+        ValueError: One is not.
+    """
+    if not lengths.is_cpu or not len(lengths) or torch.compiler.is_compiling():
+        return
+    least, most = lengths.aminmax()
+    if least < 0 or most > n_timesteps:
+        found = least if least < 0 else most
+        raise ValueError(f"lengths: expected 0 to {n_timesteps} steps, got {found}")
+
+
 def check_same_keys(where: str, expected: Iterable[str], found: Iterable[str]) -> None:
     """Checks that there are the same keys on both sides, in any order.
 

@@ -99,8 +99,16 @@ class Layout(NamedTuple):
 _LENGTH = Spec((), torch.int64)
 
 
-def specs_of(container: DictTensor) -> dict[str, Spec]:
-    """Returns the shape of one row and the dtype of every key."""
+def specs_of(where: str, container: DictTensor) -> dict[str, Spec]:
+    """Returns the shape of one row and the dtype of every key.
+
+    Raises:
+        TypeError: A tensor is sparse or quantised.
+    """
+    for key, tensor in container.items():
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            kind = tensor.dtype if tensor.is_quantized else tensor.layout
+            raise TypeError(f"storage: {where}/{key}: expected a dense tensor, got {kind}")
     return {key: Spec(tuple(v.shape[1:]), v.dtype) for key, v in container.items()}
 
 
@@ -345,7 +353,7 @@ class SlotWriter:
         if running is not None:
             past = {key: take_rows(tensor, running) for key, tensor in past.items()}
         n = self.n_envs if running is None else len(running)
-        return TemporalDictTensor(past, torch.full((n,), t, device=self.lengths.device))
+        return TemporalDictTensor.unchecked(past, torch.full((n,), t, device=self.lengths.device))
 
 
 def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:

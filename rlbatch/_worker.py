@@ -369,8 +369,12 @@ class Worker:
 
     def _start_first_slots(self, observation: DictTensor, action: DictTensor) -> None:
         """Gets the place to write to, now that it is known what is written; does so."""
-        info = specs_of(self._first_info)
-        self._slots = self._allocate(Layout(specs_of(observation), specs_of(action), info))
+        layout = Layout(
+            specs_of("observation", observation),
+            specs_of("action", action),
+            specs_of("info", self._first_info),
+        )
+        self._slots = self._allocate(layout)
         self._start_slots(self._slots, self._first_info)
         self._slots.write_observation(0, self._unless_everyone(), observation)
         self._slots.write_action(0, self._unless_everyone(), action)

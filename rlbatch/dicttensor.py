@@ -24,6 +24,7 @@ from rlbatch._checks import (
     check_dtype,
     check_fits,
     check_is,
+    check_lengths,
     check_like,
     check_rows_or_numbers,
     check_same_keys,
@@ -228,7 +229,8 @@ class TemporalDictTensor(NamedTensors):
         TypeError: A value is not a tensor, or `lengths` is not int64.
         ShapeError: A tensor is not [B, T, ...] like the first, or `lengths` not [B].
         DeviceMismatchError: A tensor is on another device.
-        ValueError: There are neither tensors nor `lengths`.
+        ValueError: There are neither tensors nor `lengths`; or a length is not from 0 to T (checked
+            on the CPU only).
 
     Example:
         >>> TemporalDictTensor({"reward": torch.zeros(2, 3)}, torch.tensor([3, 1])).mask()
@@ -255,6 +257,8 @@ class TemporalDictTensor(NamedTensors):
         first = next(iter(self.variables.values())) if self.variables else lengths
         check_device("lengths", lengths, first.device)
         check_shape("lengths", lengths, first.shape[:1])
+        if self.variables:  # Lengths alone are of any T.
+            check_lengths(lengths, first.shape[1])
         self.lengths = lengths
 
     @classmethod

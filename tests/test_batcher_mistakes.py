@@ -174,6 +174,21 @@ def test_an_output_that_changes_its_form_is_refused(change, error, match, length
         assert (caught.value.stage, caught.value.where) == ("storage", "action/count")
 
 
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_output_that_is_not_dense_is_refused(n_processes):
+    class Sparse(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action, state = super().__call__(state, observation, agent_info)
+            action.set("seen", action["seen"].to_sparse())
+            return action, state
+
+    with make_batcher(n_processes, create_agent=Sparse) as batcher:
+        batcher.reset()
+        match = "storage: action/seen: expected a dense tensor, got torch.sparse_coo"
+        with pytest.raises((TypeError, WorkerError), match=match):
+            batcher.execute()
+
+
 def test_an_environment_or_agent_on_the_wrong_device_is_named():
     class OnMeta(CountingAgent):
         def initial_state(self, agent_info, B):

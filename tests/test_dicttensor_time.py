@@ -57,11 +57,13 @@ def test_constructor_keeps_the_lengths_it_is_given():
         (torch.tensor([2.0, 1.0]), DtypeMismatchError, "expected torch.int64, got torch.float32"),
         (torch.tensor([2, 1], dtype=torch.int32), TypeError, "expected torch.int64, got torch.int"),
         (torch.tensor([2, 1, 1]), ShapeError, r"expected shape \(2,\), got \(3,\)"),
+        (torch.tensor([2, 6]), ValueError, "expected 0 to 5 steps, got 6"),
+        (torch.tensor([-1, 6]), ValueError, "expected 0 to 5 steps, got -1"),
         (torch.tensor([[2], [1]]), ShapeError, r"expected shape \(2,\), got \(2, 1\)"),
         (torch.tensor(2), ShapeError, r"expected shape \[B, ...\], got \(\)"),
         (torch.zeros(2, dtype=torch.int64, device="meta"), DeviceMismatchError, "cpu, got .* meta"),
     ],
-    ids=["list", "float", "int32", "three", "2-d", "0-d", "meta"],
+    ids=["list", "float", "int32", "three", "too long", "negative", "2-d", "0-d", "meta"],
 )
 def test_constructor_refuses_other_lengths(lengths, error, message):
     with pytest.raises(error, match=f"^lengths: .*{message}"):

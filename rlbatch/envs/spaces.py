@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from gymnasium import spaces
 
 from rlbatch.envs.base import RESERVED_KEYS
@@ -52,7 +53,8 @@ def observation_leaves(space: spaces.Space) -> dict[str, Leaf]:
         In the space's order: `frame`, or, for a nested space, the paths.
 
     Raises:
-        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple.
+        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
+            dtype that PyTorch does not have.
         KeyMismatchError: Two parts have one key, or a key is one that `VecEnv` adds.
 
     Example:
@@ -79,8 +81,8 @@ def action_leaves(space: spaces.Space) -> dict[str, Leaf]:
         In the space's order: `action`, or, for a nested space, `action/` and the paths.
 
     Raises:
-        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or there
-            is none.
+        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
+            dtype that PyTorch does not have; or there is none.
         KeyMismatchError: Two parts have one key.
 
     Example:
@@ -125,9 +127,16 @@ def _walk(where: str, space: spaces.Space, path: Path) -> Iterator[Leaf]:
     elif isinstance(space, spaces.Tuple):
         for position, child in enumerate(space):
             yield from _walk(where, child, (*path, position))
-    elif isinstance(space, _LEAVES):
-        yield Leaf(path, space, tuple(space.shape or ()), np.dtype(space.dtype))
     else:
+        _check_leaf("/".join([where, *map(str, path)]), space)
+        yield Leaf(path, space, tuple(space.shape or ()), np.dtype(space.dtype))
+
+
+def _check_leaf(where: str, space: spaces.Space) -> None:
+    if not isinstance(space, _LEAVES):
         known = ", ".join(leaf.__name__ for leaf in _LEAVES)
-        place = "/".join([where, *map(str, path)])
-        raise TypeError(f"{place}: expected one of {known}, Dict or Tuple, got {space}")
+        raise TypeError(f"{where}: expected one of {known}, Dict or Tuple, got {space}")
+    try:
+        torch.from_numpy(np.empty(0, space.dtype))
+    except TypeError as error:
+        raise TypeError(f"{where}: expected a dtype that PyTorch has, got {space}") from error
