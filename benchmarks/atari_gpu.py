@@ -52,7 +52,7 @@ from torch import nn
 from benchmarks.atari_cpu import our_frames_per_second
 from benchmarks.report import Report
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
+from rlbatch.envs.atari import GAMES, AtariEnv, device_code, find_game
 
 FRAME_SKIP = 4
 # In a process of its own; the native library may be compiled before.
@@ -329,7 +329,7 @@ def kernels(config: Config, report: Report) -> None:
     game = config.sweep_games[0]
     env = AtariEnv(game, 2, device=config.device)
     tell(report, "bytes_per_env", env.bytes_per_env() - 4 * 84 * 84)
-    tell(report, "kernels", build.kernel_attributes(find_game(game), env.device))
+    tell(report, "kernels", device_code.kernel_attributes(find_game(game), env.device))
     env.close()
     for game in config.sweep_games:
         measured(report, f"kernel_seconds/{game}", kernel_seconds, game, config)
@@ -400,7 +400,9 @@ def main(config: Config) -> None:
         games = dict.fromkeys(game for _, game, _ in cases)
         if "kernels" in config.parts:
             games |= dict.fromkeys(config.start_games)
-        build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
+        device_code.compile_kernels(
+            [find_game(name) for name in games], torch.device(config.device)
+        )
         if "kernels" in config.parts:
             kernels(config, report)
         measure(cases, figures, report, config)

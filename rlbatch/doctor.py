@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import torch
 
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari.games import GAMES, find_game
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import RomError, RomNotFoundError, read_rom, rom_folder
@@ -98,8 +98,8 @@ def check_driver() -> Finding:
             for i, (major, minor) in zip(numbers, able, strict=True)
         ]
         found = "; ".join([*names, f"driver {driver or 'of unknown version'}"])
-        remedy = "a GPU of compute capability {}.{} or newer".format(*build.OLDEST_GPU)
-        return Finding(max(able) >= build.OLDEST_GPU, found, remedy)
+        remedy = "a GPU of compute capability {}.{} or newer".format(*device_code.OLDEST_GPU)
+        return Finding(max(able) >= device_code.OLDEST_GPU, found, remedy)
     if driver and torch.version.cuda is None:
         found = f"driver {driver}, but this PyTorch is for the CPU"
         return Finding(False, found, "pip install --force-reinstall torch; see pytorch.org")
@@ -135,7 +135,7 @@ def check_headers() -> Finding:
 def check_cupy() -> Finding:
     """CuPy, which loads and starts kernels."""
     try:
-        return Finding(True, build.import_cupy().__version__)
+        return Finding(True, device_code.import_cupy().__version__)
     except build.BuildError as error:
         return Finding(_needed(), str(error), _CUDA_EXTRA)
 
@@ -145,8 +145,8 @@ def check_compiler() -> Finding:
     gpu, architecture = _gpu(), "sm_90"
     try:
         if gpu:
-            architecture = build.architecture_of(gpu)
-        path = build.cubin_path(build.defines(find_game("pong")), architecture)
+            architecture = device_code.architecture_of(gpu)
+        path = device_code.cubin_path(device_code.defines(find_game("pong")), architecture)
     except build.BuildError as error:
         return Finding(_needed(), str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"{architecture}: {path}")
@@ -158,7 +158,7 @@ def check_kernels() -> Finding:
     if not gpu:
         return Finding(None, "not started: there is no GPU for them")
     try:
-        build.device_kernels([find_game("pong")], gpu)
+        device_code.device_kernels([find_game("pong")], gpu)
     except build.BuildError as error:
         return Finding(False, str(error), _remedy(error, _CUDA_EXTRA))
     return Finding(True, f"they start on {gpu}, {torch.cuda.get_device_name(gpu)}")
@@ -170,7 +170,8 @@ def _gpu() -> torch.device | None:
         return None
     gpus = (as_device(number) for number in range(torch.cuda.device_count()))
     return next(
-        (gpu for gpu in gpus if torch.cuda.get_device_capability(gpu) >= build.OLDEST_GPU), None
+        (gpu for gpu in gpus if torch.cuda.get_device_capability(gpu) >= device_code.OLDEST_GPU),
+        None,
     )
 
 
@@ -232,7 +233,7 @@ def _remedy_of_library(path: Path) -> str:
 def _remedy(error: build.BuildError, usual: str) -> str:
     if isinstance(error, build.CacheError):
         return "export XDG_CACHE_HOME=/a/folder/of/yours"
-    return build.NEWER_NVRTC if isinstance(error, build.ArchitectureError) else usual
+    return device_code.NEWER_NVRTC if isinstance(error, device_code.ArchitectureError) else usual
 
 
 def _needed() -> bool | None:

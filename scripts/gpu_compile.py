@@ -13,7 +13,7 @@ import time
 
 import torch
 
-from rlbatch.envs.atari import GAMES, build
+from rlbatch.envs.atari import GAMES, build, device_code
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     started = time.perf_counter()
     library = threading.Thread(target=build.host_library)
     library.start()
-    build.compile_kernels(list(GAMES.values()), torch.device("cuda"))
+    device_code.compile_kernels(list(GAMES.values()), torch.device("cuda"))
     library.join()
     seconds = time.perf_counter() - started
     print(json.dumps({"benchmark": "gpu_compile", "n_games": len(GAMES), "seconds": seconds}))

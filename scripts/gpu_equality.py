@@ -27,7 +27,7 @@ import torch
 import tyro
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv, build, find_game
+from rlbatch.envs.atari import GAMES, AtariEnv, device_code, find_game
 
 
 @dataclass(frozen=True)
@@ -109,12 +109,12 @@ def compare(game: str, config: Config) -> str | None:
 
 
 def _native(game: str, n_envs: int, **options: Any) -> AtariEnv:
-    plays = os.environ.pop(build.GRID_VARIABLE, None)
+    plays = os.environ.pop(device_code.GRID_VARIABLE, None)
     try:
         return AtariEnv(game, n_envs, **options)
     finally:
         if plays is not None:
-            os.environ[build.GRID_VARIABLE] = plays
+            os.environ[device_code.GRID_VARIABLE] = plays
 
 
 def _in_a_stream(game: str, config: Config) -> str | None:
@@ -148,7 +148,9 @@ def main(config: Config) -> int:
     workers = 1
     if config.device != "cpu":
         workers = config.n_games_at_once
-        build.compile_kernels([find_game(name) for name in games], torch.device(config.device))
+        device_code.compile_kernels(
+            [find_game(name) for name in games], torch.device(config.device)
+        )
     found = _play(config, workers)
     differences = {game: result for game, result in found.items() if result}
     unfinished = [game for game in config.games if game not in found]

@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari.games import Game
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda:0")
@@ -117,7 +117,7 @@ class PlayedKernels:
     """Kernels of a played GPU, started on its current stream."""
 
     def __init__(self, gpu: PlayedGPU, game: Game):
-        self._gpu, self._kernels = gpu, build.grid_kernels(game)
+        self._gpu, self._kernels = gpu, device_code.grid_kernels(game)
         self.sizes = self._kernels.sizes
 
     def launch(self, name: str, *arguments: Any) -> None:
@@ -317,7 +317,7 @@ def play_gpu(monkeypatch: pytest.MonkeyPatch, n_gpus: int = 1) -> Iterator[Playe
     monkeypatch.setattr(torch.cuda, "Stream", gpu.new_stream)
     monkeypatch.setattr(torch.cuda, "stream", gpu.on)
     monkeypatch.setattr(torch.cuda, "synchronize", gpu.synchronize)
-    monkeypatch.setattr(build, "device_kernels", gpu.kernels)
+    monkeypatch.setattr(device_code, "device_kernels", gpu.kernels)
     swaps = torch.__future__.get_swap_module_params_on_conversion()
     torch.__future__.set_swap_module_params_on_conversion(True)  # Weights change their class.
     try:

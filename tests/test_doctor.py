@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rlbatch import doctor
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import rom_folder
 from rlbatch.errors import as_device
@@ -98,7 +98,7 @@ def test_a_machine_without_roms_and_compiler(monkeypatch, capsys, tmp_path) -> N
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("rlbatch.envs.atari.roms.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr(build, "packaged_library", lambda: None)
-    monkeypatch.setattr(build, "compile_cubin", lambda flags: b"")
+    monkeypatch.setattr(device_code, "compile_cubin", lambda flags: b"")
     printed = complaint(capsys)
     assert "Atari library  MISSING" in printed
     assert "apt install g++" in printed
@@ -113,7 +113,7 @@ def test_what_a_gpu_needs_is_missing_only_where_there_is_one(
     def missing() -> None:
         raise build.BuildError("no CuPy")
 
-    monkeypatch.setattr(build, "import_cupy", missing)
+    monkeypatch.setattr(device_code, "import_cupy", missing)
     have_gpus(*[(9, 0)] * is_there)
     assert doctor.check_cupy().is_fine is (False if is_there else None)
 
@@ -191,7 +191,7 @@ def test_one_gpu_that_is_new_enough_is_the_one_that_is_tried(monkeypatch, have_g
     pytest.importorskip("cupy")
     have_gpus((6, 1), (9, 0))
     tried = []
-    monkeypatch.setattr(build, "device_kernels", lambda games, device: tried.append(device))
+    monkeypatch.setattr(device_code, "device_kernels", lambda games, device: tried.append(device))
     assert doctor.check_compiler().found.startswith("sm_90: ")
     finding = doctor.check_kernels()
     assert finding.is_fine
@@ -203,7 +203,7 @@ def test_a_gpu_that_is_too_old_lacks_nothing_else(monkeypatch, have_gpus, capsys
     def missing() -> None:
         raise build.BuildError("no CuPy")
 
-    monkeypatch.setattr(build, "import_cupy", missing)
+    monkeypatch.setattr(device_code, "import_cupy", missing)
     have_gpus((7, 0))
     assert doctor.main() == 1
     printed = capsys.readouterr().out

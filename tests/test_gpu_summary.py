@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import device_code
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "gpu_summary.py"
 
@@ -58,7 +58,7 @@ def test_the_checkers_look_at_kernels_that_are_there() -> None:
     names = re.findall(r"kns=(\w+)", SCRIPT.with_name("gpu_suite.sh").read_text())
     assert len(names) > 4
     for name in names:
-        assert any(kernel.startswith(name) for kernel in build._KERNELS), name
+        assert any(kernel.startswith(name) for kernel in device_code._KERNELS), name
 
 
 def test_nothing_but_compiling_is_no_success(tmp_path) -> None:

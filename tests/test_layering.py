@@ -57,7 +57,7 @@ FACADES = {"rlbatch", "rlbatch.envs", "algos"}
 
 # Heavy packages, and the only modules that may import them, at the top or in a function.
 HEAVY = {
-    "cupy": {"rlbatch.envs.atari.build"},
+    "cupy": {"rlbatch.envs.atari.device_code"},
     "gymnasium": {"rlbatch.envs", "rlbatch._registry", "algos"},
     "ale_py": {"rlbatch.envs.atari"},
     "optuna": {"rlbatch.search"},
@@ -181,8 +181,8 @@ SOUND = {
     "rlbatch/envs/base.py": "VecEnv = None",
     "rlbatch/envs/gym.py": "import gymnasium",
     "rlbatch/envs/atari/__init__.py": "",
-    "rlbatch/envs/atari/build.py": "import cupy",
-    "rlbatch/envs/atari/env.py": "from rlbatch.envs.atari import build",
+    "rlbatch/envs/atari/device_code.py": "import cupy",
+    "rlbatch/envs/atari/env.py": "from rlbatch.envs.atari import device_code",
     "algos/__init__.py": "",
     "algos/logs.py": "import rlbatch",
     "algos/a2c/agent.py": "import rlbatch",

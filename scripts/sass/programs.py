@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from rlbatch.envs.atari import build, find_game
+from rlbatch.envs.atari import device_code, find_game
 from rlbatch.envs.atari.games import Game
 from scripts.elf import Elf
 from scripts.sass.decoder import Decoder, SassError
@@ -144,7 +144,7 @@ def _cache_lines(n_threads: int, n_shared: int, n_warps: int) -> int:
 
 
 class SassKernels:
-    """The kernels of a game, played on a CPU; as `build.Kernels`.
+    """The kernels of a game, played on a CPU; as `device_code.Kernels`.
 
     Args:
         game: The game.
@@ -154,14 +154,14 @@ class SassKernels:
 
     Attributes:
         program: The code.
-        sizes: See `build.Kernels`.
+        sizes: See `device_code.Kernels`.
     """
 
     def __init__(self, game: Game, seed: int, n_warps: int, architecture: str):
         self._seed, self._n_warps, self._places = seed, n_warps, ARCHITECTURES[architecture]
-        self.program = Program(build.cubin_path(build.defines(game), architecture))
+        self.program = Program(device_code.cubin_path(device_code.defines(game), architecture))
         self.forget()
-        self.sizes = build.sizes_of(self, torch.device("cpu"))
+        self.sizes = device_code.sizes_of(self, torch.device("cpu"))
 
     def forget(self) -> None:
         """Begins to count anew."""
@@ -222,19 +222,19 @@ def played(
     found: dict[tuple[str, ...], SassKernels] = {}
 
     def kernels_of(game: Game) -> SassKernels:
-        key = build.defines(game)
+        key = device_code.defines(game)
         if key not in found:
             found[key] = SassKernels(game, seed, n_warps, architecture)
         return found[key]
 
-    before, variable = build.device_kernels, os.environ.get(build.GRID_VARIABLE)
-    build.device_kernels = lambda games, device: [kernels_of(game) for game in games]
-    os.environ[build.GRID_VARIABLE] = "1"
+    before, variable = device_code.device_kernels, os.environ.get(device_code.GRID_VARIABLE)
+    device_code.device_kernels = lambda games, device: [kernels_of(game) for game in games]
+    os.environ[device_code.GRID_VARIABLE] = "1"
     try:
         yield lambda name: kernels_of(find_game(name))
     finally:
-        build.device_kernels = before
+        device_code.device_kernels = before
         if variable is None:
-            del os.environ[build.GRID_VARIABLE]
+            del os.environ[device_code.GRID_VARIABLE]
         else:
-            os.environ[build.GRID_VARIABLE] = variable
+            os.environ[device_code.GRID_VARIABLE] = variable

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari._batch import Batch
 from rlbatch.envs.atari._native_batch import NativeBatch
 from rlbatch.envs.atari._options import (
@@ -103,7 +103,7 @@ class DeviceBatch(Batch):
         super().__init__(games, n_envs, settings)
         self.device = device
         self._in_turn = list(games)  # A game may be there twice.
-        self._kernels = build.device_kernels(self._in_turn, device)
+        self._kernels = device_code.device_kernels(self._in_turn, device)
         self._streams = [_current_stream(device)]  # The memory's own, and others that use it.
         self._is_open = self._is_whole = True
         self.n_warps = min(_n_warps(device, kernels.sizes) for kernels in self._kernels)
@@ -322,7 +322,7 @@ class DeviceBatch(Batch):
             kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
         self._note_stream()
 
-    def _side_by_side(self) -> Iterator[tuple[int, build.Kernels, torch.Tensor]]:
+    def _side_by_side(self) -> Iterator[tuple[int, device_code.Kernels, torch.Tensor]]:
         """Yields the games; what is launched for one of them does not wait for the others.
 
         It begins after what the current stream has begun, which then waits for all of it.
@@ -416,7 +416,7 @@ class DeviceBatch(Batch):
     def _run_on_states(
         self,
         name: str,
-        kernels: build.Kernels,
+        kernels: device_code.Kernels,
         batch: torch.Tensor,
         ids: Sequence[int],
         bodies: torch.Tensor,

@@ -22,7 +22,7 @@ from rlbatch.envs.atari._options import (
     check_count,
     games_in_turn,
 )
-from rlbatch.envs.atari.build import plays_grid
+from rlbatch.envs.atari.device_code import plays_grid
 from rlbatch.envs.atari.games import find_game
 from rlbatch.envs.base import INTEGERS, Observation, VecEnv, seeds_in
 from rlbatch.errors import (

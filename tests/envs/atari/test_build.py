@@ -162,7 +162,7 @@ def test_the_digest_of_sources_knows_where_files_end(tmp_path):
         folder.mkdir()
         for file, content in files.items():
             (folder / file).write_text(content)
-        return build._digest("c++", source=folder / "a")
+        return build.digest_of("c++", source=folder / "a")
 
     a = '#include "b"\n#  include "c"\n'
     assert digest("0", a=a, b="xy", c="") != digest("1", a=a, b="x", c="y")
@@ -179,13 +179,13 @@ def test_a_user_without_a_home_is_told_what_to_set(monkeypatch):
 
 
 def test_a_library_in_the_cache_may_be_read_by_others(tmp_path):
-    with build._appearing(tmp_path / "library"):
+    with build.appearing(tmp_path / "library"):
         pass
     assert (tmp_path / "library").stat().st_mode & 0o777 == 0o755
 
 
 def test_one_process_compiles_at_a_time(tmp_path):
-    with build._one_at_a_time(tmp_path / "a.so"), (tmp_path / "a.lock").open("w") as other:
+    with build.one_at_a_time(tmp_path / "a.so"), (tmp_path / "a.lock").open("w") as other:
         with pytest.raises(BlockingIOError):
             fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -194,7 +194,7 @@ def test_what_a_process_that_was_killed_left_is_removed(tmp_path):
     left, other = tmp_path / "a.so-1x2y.tmp", tmp_path / "b.so-1x2y.tmp"
     for path in (left, other):
         path.touch()
-    with build._one_at_a_time(tmp_path / "a.so"):
+    with build.one_at_a_time(tmp_path / "a.so"):
         assert not left.exists()
     assert other.exists()
 
@@ -203,7 +203,7 @@ def test_a_full_disk_is_named_with_what_to_set(tmp_path):
     with (
         at_most(resource.RLIMIT_FSIZE, 100),
         pytest.raises(build.CacheError, match=r"got .*File too large.*XDG_CACHE_HOME"),
-        build._appearing(tmp_path / "a.cubin") as name,
+        build.appearing(tmp_path / "a.cubin") as name,
     ):
         Path(name).write_bytes(bytes(1000))
     assert not list(tmp_path.iterdir())

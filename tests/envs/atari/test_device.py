@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Batcher
-from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, build
+from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, build, device_code
 from rlbatch.envs.atari._device_steps import hint_at_more
 from rlbatch.envs.atari.roms import guess_cart, rom_folder
 from scripts.cartridges import cartridge
@@ -59,7 +59,7 @@ def test_code_that_is_made_for_one_game(
     make: MakeEnv, game: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU. A grid that is played has code for any game, mostly, so that it is made once."""
-    monkeypatch.setattr(build, "grid_options", build.defines)
+    monkeypatch.setattr(device_code, "grid_options", device_code.defines)
     check_same(make, 12, game, 2, seed=3, repeat_action_probability=0.25)
 
 
@@ -338,7 +338,7 @@ def test_a_batcher_acquires(make: MakeEnv) -> None:
 
 
 def create_in_a_worker(n_envs: int, seed: int, device: str) -> AtariEnv:
-    os.environ[build.GRID_VARIABLE] = "1"  # Of the worker's process.
+    os.environ[device_code.GRID_VARIABLE] = "1"  # Of the worker's process.
     return AtariEnv("pong", n_envs, device=device, seed=seed, max_num_frames_per_episode=20)
 
 

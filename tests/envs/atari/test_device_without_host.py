@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Batcher
-from rlbatch.envs.atari import AtariEnv, build
+from rlbatch.envs.atari import AtariEnv, device_code
 from rlbatch.envs.atari.roms import rom_folder
 from rlbatch.errors import CallOrderError
 from tests.envs.atari.steps import LeaveAlone, MakeEnv, Walker, check_equal
@@ -369,7 +369,8 @@ def test_calls_for_some_environments(make: MakeEnv) -> None:
 
 
 def test_an_environment_that_inference_has_made_is_of_use_outside(monkeypatch) -> None:
-    monkeypatch.setenv(build.GRID_VARIABLE, "1")  # PyTorch's part on its CPU, which has this mode.
+    # PyTorch's part on its CPU, which has this mode.
+    monkeypatch.setenv(device_code.GRID_VARIABLE, "1")
     with torch.inference_mode():
         env = AtariEnv("pong", 2, seed=0)
         env.reset()

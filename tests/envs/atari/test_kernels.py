@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch.envs.atari import GAMES, build, find_game
+from rlbatch.envs.atari import GAMES, build, device_code, find_game
 from scripts.elf import Elf
 
 pytest.importorskip("cupy")
@@ -48,8 +48,8 @@ def check_whole(content: bytes) -> None:
 
 
 def compiled(game: str, architecture: str) -> bytes:
-    flags = (*build.CUDA_FLAGS, *build.defines(find_game(game)))
-    return build.compile_cubin((*flags, f"--gpu-architecture={architecture}"))
+    flags = (*device_code.CUDA_FLAGS, *device_code.defines(find_game(game)))
+    return device_code.compile_cubin((*flags, f"--gpu-architecture={architecture}"))
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +81,7 @@ def check_kernels(content: bytes) -> None:
     for kernel in ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore"):
         assert len(code.section(f".text.{kernel}")) > 1000
     exported = {symbol.name for symbol in code.symbols() if symbol.is_global}
-    assert exported == set(build._KERNELS)
+    assert exported == set(device_code._KERNELS)
     # A driver keeps that much for every thread that a GPU can hold, 270,336 on an H100.
     assert 0 < code.frame_sizes()["rlb_step"] <= 2432
 
@@ -111,7 +111,7 @@ def compile_with(nvrtc: ctypes.CDLL, source: bytes, flags: Sequence[str]) -> tup
 def test_the_oldest_compiler_makes_code_of_the_source_too() -> None:
     """Not PTX alone, which may call what the compiler has not got."""
     source = (build.NATIVE / "device.cu").read_bytes()
-    flags = [*build.CUDA_FLAGS, *build.defines(find_game("pitfall2"))]
+    flags = [*device_code.CUDA_FLAGS, *device_code.defines(find_game("pitfall2"))]
     flags += ["--gpu-architecture=sm_75", f"--include-path={build.NATIVE}"]
     with concurrent.futures.ThreadPoolExecutor(1) as pool:  # It changes its thread's locale.
         result, log = pool.submit(compile_with, oldest_nvrtc(), source, flags).result()
@@ -130,23 +130,28 @@ def test_a_compiler_that_changes_the_locale_changes_its_threads_alone(monkeypatc
 
     monkeypatch.setattr(nvrtc, "compileProgram", compile_program)
     monkeypatch.setattr(nvrtc, "getCUBIN", lambda program: b"code")
-    assert build.compile_cubin(()) == b"code\0"
+    assert device_code.compile_cubin(()) == b"code\0"
     assert inside == ["ANSI_X3.4-1968"]
     assert locale.getencoding() == before
 
 
 def test_what_does_not_compile_is_an_error() -> None:
-    flags = (*build.CUDA_FLAGS, "-DRLB_CART=1", "-DRLB_RULE=nonsense", "--gpu-architecture=sm_90")
+    flags = (
+        *device_code.CUDA_FLAGS,
+        "-DRLB_CART=1",
+        "-DRLB_RULE=nonsense",
+        "--gpu-architecture=sm_90",
+    )
     with pytest.raises(build.BuildError, match="nonsense"):
-        build.compile_cubin(flags)
+        device_code.compile_cubin(flags)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a driver")
 def test_kernels_that_do_not_start_are_an_error(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)  # PyTorch's may be the CPU's.
-    path = build.cubin_path(build.defines(find_game("pong")), "sm_90")
+    path = device_code.cubin_path(device_code.defines(find_game("pong")), "sm_90")
     with pytest.raises(build.BuildError, match=r"start on cuda:0, got .*; pip install 'rlbatch\["):
-        build._CudaKernels(path, torch.device("cuda:0"))
+        device_code._CudaKernels(path, torch.device("cuda:0"))
 
 
 def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch, caplog) -> None:
@@ -157,15 +162,15 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch, caplog)
         made.append(flags)
         return b"code"
 
-    monkeypatch.setattr(build, "compile_cubin", compile_cubin)
-    pong, robotank = (build.defines(find_game(name)) for name in ("pong", "robotank"))
+    monkeypatch.setattr(device_code, "compile_cubin", compile_cubin)
+    pong, robotank = (device_code.defines(find_game(name)) for name in ("pong", "robotank"))
     paths = [
-        build.cubin_path(pong, "sm_90"),
-        build.cubin_path(pong, "sm_80"),
-        build.cubin_path(robotank, "sm_90"),
+        device_code.cubin_path(pong, "sm_90"),
+        device_code.cubin_path(pong, "sm_80"),
+        device_code.cubin_path(robotank, "sm_90"),
     ]
     assert len(set(paths)) == len(made) == 3
-    assert build.cubin_path(pong, "sm_90") == paths[0]
+    assert device_code.cubin_path(pong, "sm_90") == paths[0]
     assert len(made) == 3
     lines = [record.message for record in caplog.records]  # One for each that was compiled.
     assert [line.split(", once, to ")[1] for line in lines] == [str(path) for path in paths]
@@ -175,11 +180,11 @@ def test_code_is_cached_by_all_that_it_depends_on(tmp_path, monkeypatch, caplog)
     for path in build.NATIVE.glob("*.*"):
         if path.suffix != ".so":
             (tmp_path / "native" / path.name).write_bytes(path.read_bytes())
-    monkeypatch.setattr(build, "_KERNEL_SOURCE", tmp_path / "native" / "device.cu")
-    assert build.cubin_path(pong, "sm_90") == paths[0]
+    monkeypatch.setattr(device_code, "_KERNEL_SOURCE", tmp_path / "native" / "device.cu")
+    assert device_code.cubin_path(pong, "sm_90") == paths[0]
     header = tmp_path / "native" / "riot.h"
     header.write_text(header.read_text() + "// More.\n")
-    assert build.cubin_path(pong, "sm_90") not in paths
+    assert device_code.cubin_path(pong, "sm_90") not in paths
 
 
 @pytest.mark.parametrize(
@@ -190,22 +195,22 @@ def test_a_gpu_that_the_compiler_does_not_know_gets_the_code_of_its_generation(
     monkeypatch, capability: tuple[int, int], architecture: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert build.architecture_of(torch.device("cuda:0")) == architecture
+    assert device_code.architecture_of(torch.device("cuda:0")) == architecture
 
 
 def test_a_gpu_of_another_generation_is_named(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (99, 0))
     expected = r"capability 99\.0 of cuda:1, got NVRTC 13\.\d, .* 7\.5, 8\.0,"
-    with pytest.raises(build.ArchitectureError, match=expected):
-        build.architecture_of(torch.device("cuda:1"))
+    with pytest.raises(device_code.ArchitectureError, match=expected):
+        device_code.architecture_of(torch.device("cuda:1"))
 
 
 def test_a_gpu_that_is_too_old_is_refused_by_compilers_that_know_it_as_well(monkeypatch) -> None:
-    monkeypatch.setattr(build, "_nvrtc", lambda: ("12.4", (61, 70, 75, 90)))
+    monkeypatch.setattr(device_code, "_nvrtc", lambda: ("12.4", (61, 70, 75, 90)))
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 2))
     expected = r"expected a GPU of compute capability 7\.5 or newer, got cuda:1, of 7\.2"
-    with pytest.raises(build.ArchitectureError, match=expected):
-        build.architecture_of(torch.device("cuda:1"))
+    with pytest.raises(device_code.ArchitectureError, match=expected):
+        device_code.architecture_of(torch.device("cuda:1"))
 
 
 class RecordedCuPy:
@@ -226,7 +231,7 @@ class RecordedCuPy:
         self.calls.append(("off", index))
 
     @contextlib.contextmanager
-    def from_external(self, stream: build._Stream) -> Iterator[None]:
+    def from_external(self, stream: device_code._Stream) -> Iterator[None]:
         self.calls.append(("stream", stream.__cuda_stream__()))
         yield
         self.calls.append(("off stream",))
@@ -241,12 +246,12 @@ class RecordedCuPy:
 def test_what_a_kernel_is_started_with(monkeypatch, tmp_path) -> None:
     """On its GPU and PyTorch's current stream there, with blocks, threads and shared memory."""
     cupy = RecordedCuPy()
-    monkeypatch.setattr(build, "import_cupy", lambda: cupy)
-    monkeypatch.setattr(build, "sizes_of", lambda kernels, device: {})
+    monkeypatch.setattr(device_code, "import_cupy", lambda: cupy)
+    monkeypatch.setattr(device_code, "sizes_of", lambda kernels, device: {})
     monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
     stream = lambda device: types.SimpleNamespace(cuda_stream=70 + device.index)  # noqa: E731
     monkeypatch.setattr(torch.cuda, "current_stream", stream)
-    kernels = build._CudaKernels(tmp_path, torch.device("cuda:1"))
+    kernels = device_code._CudaKernels(tmp_path, torch.device("cuda:1"))
     cupy.calls.clear()
     kernels.launch("rlb_step", 2, 128, 99, np.int32(3), np.uint64(4))
     assert cupy.calls == [
@@ -259,17 +264,17 @@ def test_what_a_kernel_is_started_with(monkeypatch, tmp_path) -> None:
 
 
 def test_kernels_run_on_a_stream_of_pytorch() -> None:
-    stream = build.import_cupy().cuda.Stream.from_external(build._Stream(4711))
+    stream = device_code.import_cupy().cuda.Stream.from_external(device_code._Stream(4711))
     assert stream.ptr == 4711
 
 
 def test_cupy_is_imported_by_many_threads_without_losing_warnings() -> None:
     code = """
 import concurrent.futures, warnings
-from rlbatch.envs.atari import build
+from rlbatch.envs.atari import build, device_code
 before = list(warnings.filters)
 with concurrent.futures.ThreadPoolExecutor(16) as pool:
-    list(pool.map(lambda _: build.import_cupy(), range(100)))
+    list(pool.map(lambda _: device_code.import_cupy(), range(100)))
 assert warnings.filters == before, warnings.filters
 """
     subprocess.run([sys.executable, "-c", code], check=True)

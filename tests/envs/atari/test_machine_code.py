@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import AtariEnv, build
+from rlbatch.envs.atari import AtariEnv, device_code
 from rlbatch.envs.atari._device import DeviceJob
 from rlbatch.envs.atari._native_batch import Job
 
@@ -38,7 +38,7 @@ WITHOUT_RESET = {("pong", 1), ("pitfall2", 1)}
 def test_machine_code_does_what_the_cpu_core_does(
     game, seed, n_warps, architecture, monkeypatch
 ) -> None:
-    monkeypatch.setenv(build.GRID_VARIABLE, "0")
+    monkeypatch.setenv(device_code.GRID_VARIABLE, "0")
     native = AtariEnv(game, N_ENVS, seed=1, decorrelate_steps=40)
     native.reset()
     rng = np.random.default_rng(1)
@@ -75,7 +75,7 @@ def test_every_architecture_is_played() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("game", ["sir_lancelot", "space_war", "elevator_action", "breakout"])
 def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
-    monkeypatch.setenv(build.GRID_VARIABLE, "0")
+    monkeypatch.setenv(device_code.GRID_VARIABLE, "0")
     options = {"repeat_action_probability": 0.25}
     native = AtariEnv(game, 2, seed=1, decorrelate_steps=40, **options)
     native.reset()

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rlbatch.envs.atari import GAMES, AtariEnv, build
+from rlbatch.envs.atari import GAMES, AtariEnv, build, device_code
 from scripts.conformance import compilers_file
 from tests.envs.atari.steps import check_steps
 
@@ -78,7 +78,12 @@ def run(sources: Path, sanitizer: Sanitizer, game: str, **options: Any) -> tuple
     """Compiles the kernels of a game, and runs this file with them; returns status and output."""
     variables = environment(sanitizer)
     library = sources / "sanitized.so"
-    flags = (*build._GRID_FLAGS, *FLAGS, *sanitizer.flags, *build.grid_options(GAMES[game]))
+    flags = (
+        *device_code._GRID_FLAGS,
+        *FLAGS,
+        *sanitizer.flags,
+        *device_code.grid_options(GAMES[game]),
+    )
     build.compile_library(library, None, flags, sources / "device.cu")
     case = json.dumps([str(library), game, COMMON | options])
     command = [sys.executable, "-m", "tests.envs.atari.test_sanitizers", case]
@@ -89,10 +94,10 @@ def run(sources: Path, sanitizer: Sanitizer, game: str, **options: Any) -> tuple
 def play(library: str, game: str, options: dict[str, Any]) -> None:
     """Plays a game with the kernels of a library, and compares with the native one."""
     n_warps = options.pop("n_warps", 2)
-    kernels = build._GridKernels(Path(library))
-    build.device_kernels = lambda games, _: [kernels for _ in games]
+    kernels = device_code._GridKernels(Path(library))
+    device_code.device_kernels = lambda games, _: [kernels for _ in games]
     native = AtariEnv(game, seed=1, decorrelate_steps=20, **options)
-    os.environ[build.GRID_VARIABLE] = "1"
+    os.environ[device_code.GRID_VARIABLE] = "1"
     sanitized = AtariEnv(game, seed=1, **options)
     sanitized._batch.n_warps = n_warps
     native.reset()
