@@ -196,7 +196,9 @@ class UntilDone(VecEnv):
         """
         ran = self._running
         if not len(ran):
-            raise CallOrderError("step: expected a running environment, all have ended; reset")
+            raise CallOrderError(
+                "step: expected a running environment, got none: all have ended; reset"
+            )
         if len(ran) < self.n_envs():
             action = self._for_everyone(action)
         (after, _), (following, _) = self._env.step(action)

@@ -31,7 +31,7 @@ def check_creates(name: str, create: Any) -> None:
     """Checks what environments or agents are made with.
 
     Raises:
-        TypeError: It is no function, or what it should make.
+        TypeError: It is not a function, or what it should make.
     """
     if not callable(create) or isinstance(create, (RL_Agent, VecEnv)):
         raise TypeError(
@@ -54,7 +54,7 @@ def check_timeout(timeout: float | None) -> None:
     """Checks a number of seconds.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a number.
         ValueError: It is less than 0.
     """
     if timeout is None:
@@ -69,7 +69,7 @@ def template_of(name: str, info: DictTensor | None) -> DictTensor:
     """Returns a row that says what an info is like; none where it is not known.
 
     Raises:
-        TypeError: It is no info.
+        TypeError: It is not a DictTensor.
         ShapeError: It is not one row.
         DeviceMismatchError: It is not on the CPU.
     """
@@ -104,7 +104,7 @@ def info_rows(
         n_envs: How many environments there are.
 
     Raises:
-        TypeError: It is no info.
+        TypeError: It is not a DictTensor.
         DeviceMismatchError: It is not on the CPU.
         ShapeError: It has not that many rows, or others.
         KeyMismatchError, DtypeMismatchError: It has other keys or dtypes.

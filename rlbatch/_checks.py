@@ -22,7 +22,7 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
     """Checks that a value is an integer from a range.
 
     Raises:
-        TypeError: It is no integer; a bool is none either.
+        TypeError: It is not an integer; a bool does not count as one.
         ValueError: It is too small or too large.
     """
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
@@ -36,7 +36,7 @@ def as_float(name: str, value: Any) -> float:
     """Returns a number, such as one of NumPy's or a tensor of one, as Python's.
 
     Raises:
-        TypeError: It is none.
+        TypeError: It is not a number.
     """
     if not isinstance(value, (str, bytes)):
         with contextlib.suppress(TypeError, ValueError, RuntimeError):  # Of PyTorch for several.
@@ -123,7 +123,7 @@ def check_is_tensor(key: str, value: Any) -> None:
     """Checks the types of a key and its value.
 
     Raises:
-        TypeError: It is no string, or the value no tensor.
+        TypeError: The key is not a string, or the value not a tensor.
     """
     if not isinstance(key, str):
         raise TypeError(f"{key!r}: expected a string as the key, got {type(key).__name__}")

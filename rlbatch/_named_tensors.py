@@ -249,7 +249,7 @@ class NamedTensors:
             destination_indexes: [N] int64, rows of this one, all different.
 
         Raises:
-            TypeError: An index is no tensor, or `source` another container.
+            TypeError: An index is not a tensor, or `source` another container.
             ShapeError: The index tensors differ in shape, two rows do, or a row is too long.
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.

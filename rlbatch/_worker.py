@@ -309,7 +309,7 @@ class Worker:
         """Looks at what an environment has returned, once.
 
         Raises:
-            TypeError: It is no DictTensor and no tensor.
+            TypeError: It is neither a DictTensor nor a tensor.
             DeviceMismatchError: It is not on the batcher's device.
         """
         for name, observation in observations.items():

@@ -190,7 +190,8 @@ def replay_agent(
 
     Raises:
         ValueError: There are no steps to replay.
-        TypeError: They are no Trajectories; a step returns no pair, or its output is no DictTensor.
+        TypeError: They are not Trajectories; a step does not return a pair, or its output is not a
+            DictTensor.
         ShapeError: An output has not one row per trajectory.
         KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
             first step.
@@ -222,7 +223,7 @@ def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -
     """Checks what a step of a replay returns beside those before.
 
     Raises:
-        TypeError: It is no pair.
+        TypeError: It is not a pair.
         ShapeError: It has not `B` rows, or they have another shape.
         KeyMismatchError: Its keys are others.
         DtypeMismatchError: So is a dtype.

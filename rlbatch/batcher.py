@@ -127,14 +127,18 @@ class RL_Batcher:
             long as the process lives.
 
     Raises:
-        TypeError: `create_env` or `create_agent` is no function, or returns something else, an
-            info is no DictTensor, a count is no integer, or (with processes) something can not be
-            pickled.
+        TypeError: `create_env` or `create_agent` is not a function, or returns something else; an
+            info is not a DictTensor, a count not an integer, or (with processes) something cannot
+            be pickled.
+        ValueError: A count is too small, a seed is negative, there are too many or too few seeds,
+            `env_args` holds a `seed`, or there is no such device.
+        ShapeError, DeviceMismatchError: An info does not have one row, or is not on the CPU.
         EnvContractError: The processes have unequal numbers of environments, or none.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
-        ValueError: A count or a seed makes no sense.
-        ShapeError, DeviceMismatchError: An info has not one row, or is not on the CPU.
+        WorkerTimeoutError: They took longer than `timeout`.
+        CallOrderError: A module that makes a batcher when it is imported is imported by a worker.
+        OSError: The system has no room for more processes, files or memory.
 
     Example:
         >>> import gymnasium
@@ -280,7 +284,9 @@ class RL_Batcher:
             ShapeError, KeyMismatchError, DtypeMismatchError, DeviceMismatchError: An info has not
                 one row per environment, or is not like the constructor's; without one there, like
                 that of the first trajectories.
+            TypeError: An info is not a DictTensor.
             WorkerError: A worker failed.
+            WorkerTimeoutError: It took longer than the batcher's `timeout`.
         """
         self._expect(_State.NEW, _State.IDLE, to="reset")
         infos = [self._rows("agent_info", agent_info), self._rows("env_info", env_info)]
@@ -304,6 +310,9 @@ class RL_Batcher:
             CallOrderError: Before `reset`, before the `get` of an `execute`, when no environment
                 runs, or after `close` or a failure.
             SharedMemoryError: The trajectories do not fit in memory (the first time only).
+            TypeError, ShapeError, KeyMismatchError, DtypeMismatchError, DeviceMismatchError:
+                `agent_info` is not as `reset` takes it; or (the first time only) the workers return
+                different keys, shapes or dtypes.
             WorkerError: A worker failed.
         """
         self._expect(_State.IDLE, to="execute")
@@ -353,7 +362,7 @@ class RL_Batcher:
             blocking: Wait for it; otherwise return `(None, None)` if it is not complete.
             timeout: How long to wait, in seconds; None for the batcher's.
             copy: Return memory that the caller owns. False returns views that the next `execute`
-                writes over.
+                writes over, and copies only where some environments did not run.
 
         Returns:
             The trajectories of the environments that ran, in the order of their numbers, on the
@@ -363,6 +372,7 @@ class RL_Batcher:
 
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
+            TypeError, ValueError: `timeout` is not a number of at least 0.
             WorkerTimeoutError: It took longer than that; nothing is lost, and `get` may be called
                 again. The message holds the stacks of the workers that are busy.
             WorkerError: A worker failed; the batcher is of no more use.
@@ -429,8 +439,9 @@ class RL_Batcher:
     def close(self) -> None:
         """Closes environments, agents and processes. May be called twice, and after a failure.
 
-        In the middle of an acquisition, and where a batcher is forgotten instead of closed, they
-        have two seconds to close; then their step is interrupted, and they have a third.
+        In the middle of an acquisition, and where a batcher is forgotten instead of closed, workers
+        have two seconds to close. Then their running step is interrupted, and a second later they
+        are killed.
 
         Raises:
             WorkerError: Closing an environment or an agent failed; the processes have ended.
@@ -535,7 +546,9 @@ class RL_Batcher:
 
     def _enter(self, state: _State) -> None:
         if self._state is _State.CLOSED:
-            raise CallOrderError("expected a batcher that stays open, got one that was closed")
+            raise CallOrderError(
+                "RL_Batcher: expected one that stays open, got one that was closed in the meantime"
+            )
         self._state = state
 
     def _require_reset(self) -> None:

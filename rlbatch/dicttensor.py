@@ -467,7 +467,7 @@ class Trajectories:
         trajectories: `observation/...`, `action/...`, `_observation/...` per step.
 
     Raises:
-        TypeError: `info` is no DictTensor, or `trajectories` no TemporalDictTensor.
+        TypeError: `info` is not a DictTensor, or `trajectories` not a TemporalDictTensor.
         DeviceMismatchError: The two are not on one device.
         ShapeError: They have not the same number of rows.
     """

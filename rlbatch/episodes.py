@@ -47,9 +47,9 @@ def acquire_episodes(
     Returns:
         One row per episode, on the batcher's device: those of environment 0 in the order in which
         they were played, then those of environment 1, and so on. T is the longest. `info` is that
-        of the slot in which the episode began. So a replay gives what the agent did if its state
-        begins anew where `initial_state` is set, and if it looks at no `history`, which is that
-        of the slot when it acts, and that of the episode in a replay.
+        of the slot in which the episode began. A replay gives what the agent did only if the agent
+        begins its state anew where `initial_state` is set and does not look at `history`, which is
+        that of the slot when it acts, but that of the episode in a replay.
 
     Raises:
         KeyMismatchError: One of the keys is not there.

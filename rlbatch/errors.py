@@ -110,7 +110,7 @@ def as_device(device: DeviceLike, name: str = "device") -> torch.device:
         The same device; `cuda` without an index becomes the current one (`cuda:0` at start).
 
     Raises:
-        ValueError: It is none.
+        ValueError: `device` does not name a device.
 
     Example:
         >>> as_device("cpu")
@@ -131,7 +131,7 @@ def as_present_device(device: DeviceLike, name: str = "device") -> torch.device:
     """Returns the device like `as_device`, if it is there.
 
     Raises:
-        ValueError: It is none, or is not there.
+        ValueError: `device` does not name a device, or this machine does not have it.
 
     Example:
         >>> as_present_device("cpu")

@@ -132,7 +132,7 @@ def n_step_returns(  # noqa: PLR0913
     Raises:
         ShapeError: A shape differs from `reward`'s, or `reward` is not [B, T].
         TypeError: Not a tensor, a flag that is not bool, a `reward` that is not float, or an `n`
-            that is no integer.
+            that is not an integer.
         DtypeMismatchError: Floats of different dtypes.
         DeviceMismatchError: Tensors on different devices.
         ValueError: `n` is below 1, or `discount` is a number outside [0, 1].

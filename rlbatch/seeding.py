@@ -74,7 +74,7 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
 
     Raises:
         ValueError: `seed` is negative, or there are not `n_envs` of them.
-        TypeError: It is no integer, or one of them is none.
+        TypeError: A seed is not an integer.
 
     Example:
         >>> first, second = env_seeds(0, 2)
@@ -107,7 +107,7 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
 
     Raises:
         ValueError: The number of seeds is no multiple of `n_processes`, or one is negative.
-        TypeError: `seeds` is neither, or one is no integer.
+        TypeError: `seeds` is neither, or one is not an integer.
     """
     if isinstance(seeds, (int, np.integer)) or getattr(seeds, "ndim", None) == 0:
         root = _non_negative("seeds", seeds)
@@ -156,7 +156,7 @@ def worker_seeds(
 
     Raises:
         ValueError: There are too many or too few seeds, or one is negative.
-        TypeError: One is no integer.
+        TypeError: One is not an integer.
     """
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes

@@ -30,9 +30,9 @@ def tune_throughput(
 ) -> list[Throughput]:
     """Measures how fast batchers acquire, one for each combination of choices.
 
-    Each is made, reset, and acquires for some time, alone, and is closed. What a learner does
-    meanwhile is not in it. Run it where and as you mean to train, with nothing beside it. The log
-    tells each result (level INFO).
+    One after the other they are made, reset, acquire for some time, and are closed. No learner runs
+    beside them, and nothing else should: measure where and as you mean to train. Each result is
+    logged (level INFO).
 
     Args:
         make_batcher: Called with one of each of the choices, by name; returns a batcher that can be

@@ -13,7 +13,7 @@ from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 
 def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) -> list[RL_Batcher]:
-    """Waits until `get` of at least one batcher would not wait, such as that of an actor.
+    """Waits until at least one batcher, such as one of several actors, has its trajectories.
 
     Args:
         batchers: Between `execute` and `get`. With 0 processes they are ready at once.
@@ -23,7 +23,7 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         All that are ready, in the order given, each once.
 
     Raises:
-        ValueError: There is no batcher, or `timeout` makes no sense.
+        ValueError: There is no batcher, or `timeout` is negative.
         CallOrderError: One is not between `execute` and `get`.
         WorkerTimeoutError: It took longer than that; nothing is lost.
         WorkerError: A worker failed; its batcher, which a note names, is of no more use.

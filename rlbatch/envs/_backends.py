@@ -414,8 +414,8 @@ def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) 
 
     Raises:
         ShapeError: A value is of another shape than its space.
-        DtypeMismatchError: A value is no number, a float where its space is not, or an integer
-            that its space does not hold.
+        DtypeMismatchError: A value is not a number, is a float where its space is not, or is an
+            integer that its space does not hold.
         KeyMismatchError: A value has no such leaf.
     """
     n = len(values)
@@ -474,7 +474,7 @@ def _checked(key: str, leaf: Leaf, value: Any) -> np.ndarray:
     """Returns what one environment has returned for a leaf; raises what `_stack` does, and more.
 
     Raises:
-        DtypeMismatchError: It is no array, and no number.
+        DtypeMismatchError: It is neither an array nor a number.
     """
     array = np.asarray(value)
     if array.dtype == np.object_:  # Which is what NumPy makes of anything.

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import torch
 
+from rlbatch._checks import check_is
 from rlbatch.dicttensor import DictTensor
 from rlbatch.errors import DtypeMismatchError, ShapeError
 
@@ -118,6 +119,21 @@ class VecEnv:
 
     def close(self) -> None:
         """Releases what the environments hold."""
+
+
+def checked_env_info(env_info: DictTensor | None, n_envs: int) -> DictTensor:
+    """Returns the rows that a `reset` was given, or none.
+
+    Raises:
+        TypeError: It is not a DictTensor.
+        ShapeError: It has neither `n_envs` rows nor none.
+    """
+    if env_info is None:
+        return DictTensor()
+    check_is("env_info", env_info, DictTensor)
+    if not env_info.empty() and env_info.n_elems() != n_envs:
+        raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
+    return env_info
 
 
 def seeds_in(env_info: DictTensor) -> list[int]:

@@ -70,7 +70,7 @@ def check_env(
 
     Raises:
         EnvContractError: A clause is broken; the message names it.
-        TypeError: It is no `VecEnv`, or `sample_action` returns no `DictTensor`.
+        TypeError: It is not a `VecEnv`, or `sample_action` does not return a `DictTensor`.
         ValueError: There is neither `sample_action` nor an action space; or `n_steps` is below 1.
 
     Example:
@@ -378,7 +378,7 @@ def _sampler(space: Any) -> Callable[[int], DictTensor]:
 
 def _expect(holds: bool, clause: str, found: Any) -> None:
     if not holds:
-        raise EnvContractError(f"{clause}: expected so, got {found}")
+        raise EnvContractError(f"{clause}: expected that, got {found}")
 
 
 def _expect_equal(

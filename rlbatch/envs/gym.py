@@ -19,7 +19,7 @@ from gymnasium.vector import VectorEnv
 from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend, cast
-from rlbatch.envs.base import Observation, VecEnv
+from rlbatch.envs.base import Observation, VecEnv, checked_env_info
 from rlbatch.envs.spaces import Leaf
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
 
@@ -39,14 +39,14 @@ class GymEnv(VecEnv):
 
     Args:
         gym_env: A list of environments with equal spaces, or one vector environment with any
-            autoreset mode. They are closed with this one. Of a vector environment all step every
-            time: one whose episode is over plays on, unseen, with the action of the first that
-            runs, and draws from its random stream.
+            autoreset mode. They are closed with this one. A vector environment always steps all
+            its environments: one whose episode is over plays on, unseen, with the action of the
+            first that runs, and goes on in its random stream.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or
             one int per environment; used in the first `reset`, after which the random streams go
-            on. None: not reproducible. A vector environment that is none of Gymnasium's two
-            (`SyncVectorEnv`, `AsyncVectorEnv`) gets an array of them or, if it does not take that,
-            the first.
+            on. None: not reproducible. A vector environment other than Gymnasium's own two
+            (`SyncVectorEnv`, `AsyncVectorEnv`) is given an array of seeds or, if it refuses that,
+            the first seed alone.
 
     Raises:
         TypeError: `gym_env` is neither, or a space is not supported.
@@ -114,11 +114,10 @@ class GymEnv(VecEnv):
             DtypeMismatchError: An environment's observation is a float, and its space is not; or
                 the seeds are no integers.
             ValueError: A seed is negative, or a vector environment is given options.
+            TypeError: `env_info` is not a DictTensor.
         """
-        env_info = DictTensor() if env_info is None else env_info
         n_envs = self.n_envs()
-        if not env_info.empty() and env_info.n_elems() != n_envs:
-            raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
+        env_info = checked_env_info(env_info, n_envs)
         observation = self._first(self._backend.reset(env_info), n_envs)
         self._running, self._numbers = torch.arange(n_envs, device="cpu"), list(range(n_envs))
         return observation, self._running

@@ -53,7 +53,7 @@ def observation_leaves(space: spaces.Space) -> dict[str, Leaf]:
         In the space's order: `frame`, or, for a nested space, the paths.
 
     Raises:
-        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
+        TypeError: A part is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
             dtype that PyTorch does not have.
         KeyMismatchError: Two parts have one key, or a key is one that `VecEnv` adds.
 
@@ -81,7 +81,7 @@ def action_leaves(space: spaces.Space) -> dict[str, Leaf]:
         In the space's order: `action`, or, for a nested space, `action/` and the paths.
 
     Raises:
-        TypeError: A part is no Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
+        TypeError: A part is not a Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple, or of a
             dtype that PyTorch does not have; or there is none.
         KeyMismatchError: Two parts have one key.
 

@@ -51,7 +51,7 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
 
     Raises:
         EnvContractError: The environment does not reset itself, or lacks a space.
-        TypeError: `env` is no `VecEnv`, or a space is not supported.
+        TypeError: `env` is not a `VecEnv`, or a space is not supported.
         ValueError: `as_numpy` and the environment is not on the CPU.
 
     Example:

@@ -142,7 +142,7 @@ def games_in_turn(
             there are no other processes.
 
     Raises:
-        TypeError: A mode or a difficulty is no integer.
+        TypeError: A mode or a difficulty is not an integer.
         ValueError: A game has no such mode or difficulty, or without other processes there are
             more of one than environments.
     """
@@ -171,7 +171,7 @@ def _played(game: Game, mode: int | None, difficulty: int | None) -> Game:
     """Returns a game in a mode and a difficulty.
 
     Raises:
-        TypeError: One is no integer.
+        TypeError: One is not an integer.
         ValueError: It has no such mode or difficulty.
     """
     chosen = {"mode": (mode, game.modes), "difficulty": (difficulty, game.difficulties)}
@@ -189,7 +189,7 @@ def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) ->
     """Checks that a value is an integer from a range; by default mistakes alone are above it.
 
     Raises:
-        TypeError: It is no integer.
+        TypeError: It is not an integer.
         ValueError: It is too small or too large.
     """
     check_integer(name, value, least, most)
@@ -199,7 +199,7 @@ def check_number(name: str, value: Any, least: float, most: float) -> None:
     """Checks that a value is a number from a range.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: It is not a number.
         ValueError: It is too small or too large, or not a number (NaN).
     """
     if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):

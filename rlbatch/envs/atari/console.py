@@ -142,7 +142,7 @@ class Console:
 
         Raises:
             KeyError: No setting of that name is an integer.
-            TypeError: `value` is no integer.
+            TypeError: `value` is not an integer.
             ValueError: It is out of range, or this setting cannot be changed.
         """
         value = operator.index(value)
@@ -177,7 +177,7 @@ class Console:
 
         Raises:
             KeyError: No setting of that name can be on or off.
-            TypeError: `value` is no bool.
+            TypeError: `value` is not a bool.
             ValueError: This setting cannot be changed.
         """
         if not isinstance(value, (bool, np.bool_)):
@@ -189,7 +189,7 @@ class Console:
 
         Raises:
             KeyError: No setting of that name is a text.
-            TypeError: `value` is no text.
+            TypeError: `value` is not a string.
             ValueError: This setting cannot be changed.
         """
         if not isinstance(value, str):
@@ -269,7 +269,7 @@ class Console:
         )
         handle = library.rlb_console_new(content, ctypes.byref(config))
         if not handle:
-            raise ValueError(f"{game.name}: expected a configuration that makes sense")
+            raise ValueError(f"{game.name}: expected a configuration in range, got one that is not")
         if self._free is not None:
             self._free()
         self._library, self._handle, self._game, self._rom = library, handle, game, content
@@ -297,7 +297,7 @@ class Console:
             The sum of the rewards, between the settings `reward_min` and `reward_max`.
 
         Raises:
-            TypeError: `action` is no integer, or the strength no number.
+            TypeError: `action` is not an integer, or the strength not a number.
             ValueError: There is no such action, or the strength is absurd.
         """
         library = self._library_for("act")
@@ -482,7 +482,7 @@ class Console:
         """Goes back to a state, of this console or of another one with the same game.
 
         Raises:
-            TypeError: It is no `ConsoleState`.
+            TypeError: It is not a `ConsoleState`.
             ValueError: It is the state of another game, or of another version of rlbatch.
         """
         md5 = self._loaded("restoreState").md5
@@ -517,7 +517,7 @@ class Console:
         Raises:
             CallOrderError: No ROM is loaded.
             ValueError: `ale` has another game, or no game.
-            TypeError: It is no `ale_py.ALEInterface`.
+            TypeError: It is not an `ale_py.ALEInterface`.
         """
         md5 = self._loaded("from_ale").md5
         state, screen = ale_state(ale, md5, self.getScreenDims())
@@ -554,7 +554,7 @@ def _writable(array: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """Returns the array after checking that native code may write that shape of bytes to it.
 
     Raises:
-        TypeError: It is no array.
+        TypeError: It is not an array.
         DtypeMismatchError: It is not uint8.
         ShapeError: It has another shape.
         ValueError: It is not contiguous, or not writable.

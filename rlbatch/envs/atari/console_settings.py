@@ -48,6 +48,8 @@ def check_setting(key: str, value: Setting) -> None:
     kind = type(value)
     if type(DEFAULTS.get(key)) is not kind:
         known = ", ".join(name for name, default in DEFAULTS.items() if type(default) is kind)
-        raise KeyError(f"{key}: expected one of {known} for a value of {kind.__name__}")
+        raise KeyError(
+            f"setting: expected one of {known} for a value of {kind.__name__}, got {key}"
+        )
     if key in _FIXED and value != DEFAULTS[key]:
         raise ValueError(f"{key}: expected {DEFAULTS[key]!r}, the only value, got {value!r}")

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlbatch._checks import check_has_keys
+from rlbatch._checks import check_has_keys, check_integer
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
@@ -24,7 +24,7 @@ from rlbatch.envs.atari._options import (
 )
 from rlbatch.envs.atari.device_code import plays_grid
 from rlbatch.envs.atari.games import find_game
-from rlbatch.envs.base import INTEGERS, Observation, VecEnv, seeds_in
+from rlbatch.envs.base import INTEGERS, Observation, VecEnv, checked_env_info, seeds_in
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
@@ -51,9 +51,9 @@ class AtariEnv(VecEnv):
         game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.
         n_envs: How many environments.
         device: Where the games run, observations are and actions have to be: the CPU, or CUDA with
-            CuPy (`pip install 'rlbatch[cuda13]'`). There nothing in `step` waits for the host,
-            after the first one, and an action that does not exist is reported by the next call
-            that does: `reset`, `get_ram`, `get_state`, `render` or `close`.
+            CuPy (`pip install 'rlbatch[cuda13]'`). On CUDA no `step` after the first synchronises
+            with the host; an action that does not exist is reported by the next call that does:
+            `reset`, `get_ram`, `get_state`, `render` or `close`.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or one
             32-bit int per environment, which is what ale-py's `reset(seed=...)` would give it; used
             in the first `reset`, after which the random streams go on, unless that brings seeds of
@@ -82,11 +82,11 @@ class AtariEnv(VecEnv):
               action is repeated.
             - `full_action_space` (False): whether all actions can be chosen, rather than those
               that have an effect.
-            - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default.
-              Environment i plays number i of a list, which is taken in turn, as `games` are; each
-              is as long as `games` may be.
-            - `num_threads` (0): 0 for one per core. With several worker processes, take 1. On a GPU
-              they only find where resets lead to, when the environment is made.
+            - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default. The
+              environments take the entries of a list in turn, as they do with `games`; it may be as
+              long as `games`.
+            - `num_threads` (0): 0 means one per core. With several worker processes, take 1. On a
+              GPU they are used in the constructor only, to find the states that resets lead to.
             - `decorrelate_steps` (0): after `reset` every environment takes a random number of
               random steps, at most this, so that not all are at the same place of a game.
 
@@ -175,16 +175,17 @@ class AtariEnv(VecEnv):
                 them where its `reset` is given none, and makes all of them play the same.)
 
         Raises:
-            ValueError: `env_info` holds something else, or not one seed per environment.
-            DtypeMismatchError: The seeds are no integers.
-            TypeError: `env_info` is no DictTensor.
+            ValueError: `env_info` holds something else, or a seed is negative.
+            ShapeError: There is not one seed per environment.
+            DtypeMismatchError: The seeds are not integers.
+            TypeError: `env_info` is not a DictTensor.
         """
-        if not (env_info is None or isinstance(env_info, DictTensor)):
-            raise TypeError(f"env_info: expected a DictTensor or None, got {env_info!r}")
-        if env_info is not None and not env_info.empty():
+        env_info = checked_env_info(env_info, self.n_envs())
+        if not env_info.empty():
             if set(env_info) != {"seed"}:
                 raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
-            self.seed([seed & 0xFFFFFFFF for seed in seeds_in(env_info)])
+            seeds = env_seeds(seeds_in(env_info), self.n_envs())
+            self.seed([seed & 0xFFFFFFFF for seed in seeds])
         observation = self._steps.reset(self._seeds if self._is_seeded else None)
         self._n_resets = 1 if self._is_seeded else self._n_resets + 1
         self._is_seeded = False
@@ -206,8 +207,8 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
-            TypeError: It is no tensor.
-            DtypeMismatchError: It is no bool.
+            TypeError: It is not a tensor.
+            DtypeMismatchError: It is not a bool.
             ShapeError, DeviceMismatchError: It is not as above.
         """
         self._check_was_reset("reset_where")
@@ -231,7 +232,7 @@ class AtariEnv(VecEnv):
             KeyMismatchError: There is no `action`.
             ShapeError, DtypeMismatchError, DeviceMismatchError: `action` is not as above.
             ValueError: There is no such action.
-            TypeError: It is no DictTensor.
+            TypeError: It is not a DictTensor.
         """
         actions = self._actions(action)
         after, following = self._steps.step(actions)
@@ -266,7 +267,12 @@ class AtariEnv(VecEnv):
 
         Args:
             ids: Numbers of environments; None for all.
+
+        Raises:
+            CallOrderError: Before the first `reset`.
+            TypeError, ValueError: `ids` are not numbers of environments.
         """
+        self._check_was_reset("get_ram")
         return torch.from_numpy(self._batch.ram(self._batch.ids(ids))).to(self.device)
 
     def render(self, ids: Any = None) -> torch.Tensor:
@@ -281,6 +287,7 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
             ValueError: `obs_type` is "ram", for which nothing is drawn; or the screens differ in
                 height: some games have 250 lines and others 210.
+            TypeError, ValueError: `ids` are not numbers of environments.
         """
         self._check_was_reset("render")
         return torch.from_numpy(self._batch.render(self._batch.ids(ids))).to(self.device)
@@ -296,6 +303,7 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
+            TypeError, ValueError: `ids` are not numbers of environments.
         """
         self._check_was_reset("get_state")
         return torch.from_numpy(self._batch.save(self._batch.ids(ids))).to(self.device)
@@ -315,10 +323,10 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
-            TypeError: They are no tensor.
+            TypeError: The states are not a tensor, or `ids` not numbers.
             ShapeError: The states are not as above.
-            ValueError: One is of another game, of other options, or damaged, or `ids` has a number
-                twice, or there is not one seed for each.
+            ValueError: One is of another game, of other options, or damaged; `ids` names an
+                environment twice, or one that there is not; or there is not one seed for each.
         """
         self._check_was_reset("set_state")
         if not isinstance(states, torch.Tensor):
@@ -331,9 +339,9 @@ class AtariEnv(VecEnv):
         """Puts environments where a console of ale-py is, as if their episodes began there.
 
         The stack of observations starts with the console's screen, rewards are counted from 0, and
-        the frames of the console's episode count for `max_num_frames_per_episode`. What ale-py's
-        states lack is told at `Console.from_ale`. Sticky actions repeat the same random numbers in
-        all of `ids`; `set_state` can give them others.
+        the frames of the console's episode count for `max_num_frames_per_episode`. See
+        `Console.from_ale` for what ale-py's states do not contain. Sticky actions repeat the same
+        random numbers in all of `ids`; `set_state` can give them others.
 
         Args:
             ale: An `ale_py.ALEInterface` with the game that they play.
@@ -347,22 +355,20 @@ class AtariEnv(VecEnv):
         self._check_was_reset("from_ale")
         self._batch.from_ale(self._batch.ids_once(ids), ale)
 
-    def seconds_per_step(self, ids: Any = 0) -> float:
+    def seconds_per_step(self, env: int = 0) -> float:
         """Returns how long a step lasts on a console.
 
         That is `frameskip` frames, of which there are 60 in a second, or 50 in games for PAL.
 
         Args:
-            ids: Number of an environment; of several the first counts.
+            env: Number of the environment that plays on it.
 
         Raises:
-            TypeError: `ids` are no integers.
-            ValueError: There is no such environment, or none is named.
+            TypeError: It is not an integer.
+            ValueError: There is no such environment.
         """
-        numbers = self._batch.ids(ids)
-        if not numbers:
-            raise ValueError("ids: expected a number of an environment, got none")
-        game = self._batch.game_of[numbers[0]]
+        check_integer("env", env, 0, self.n_envs() - 1)
+        game = self._batch.game_of[env]
         return self._batch.settings.frameskip / game.frames_per_second
 
     def bytes_per_env(self) -> int:

@@ -64,7 +64,7 @@ class Game:
             reset depends on as well; at most three, and four bits.
         reset_needs: Addresses of bytes of RAM, masks, and the first and the last of the values
             that the masked bits may have for all this to be true; 0 follows 255. At most three.
-        reset_acts: Of how many frames without an action after a reset it is true, at least.
+        reset_acts: For how many frames without an action after a reset all this is true, at least.
         runs_ram: Whether it executes more than a few instructions per frame in RAM.
         detection_difficulty: Setting of the difficulty switches while a newly loaded ROM is
             tested for PAL.
@@ -349,7 +349,7 @@ def find_game(name: str) -> Game:
         name: Such as `ms_pacman`, `MsPacman`, `ALE/MsPacman-v5` or `MsPacmanNoFrameskip-v4`.
 
     Raises:
-        TypeError: It is no string.
+        TypeError: It is not a string.
         ValueError: There is no such game, or none for a single player; or it is an environment
             that observes the RAM.
 

@@ -62,8 +62,8 @@ class AtariVectorEnv(VectorEnv):
         batch_size: How many of them `recv` waits for; 0 for all. With fewer, `step` takes actions
             for, and returns, whoever finished first: see `infos["env_id"]`. Environments with short
             steps are then in more of the batches than others.
-        num_threads: 0 for one per core. The caller's counts: it steps environments in `recv`, and
-            with a single thread nothing happens between `send` and `recv`.
+        num_threads: 0 means one per core. The calling thread is one of them: it steps environments
+            in `recv`, and with a single thread nothing happens between `send` and `recv`.
         thread_affinity_offset: Accepted, and without effect.
         max_num_frames_per_episode: After how many frames an episode is truncated.
         repeat_action_probability: With which probability, in every frame, the last action is

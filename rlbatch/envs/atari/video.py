@@ -31,7 +31,7 @@ def record_video(
     policy: Policy | None = None,
     ids: Sequence[int] | None = (0,),
     seed: int | None = None,
-) -> int:
+) -> None:
     """Steps all environments and writes what some of them show after every step to a file.
 
     It goes on from where the environments are, and leaves them where they get to. After the last
@@ -57,9 +57,6 @@ def record_video(
             height.
         seed: Of the random actions; None: not reproducible.
 
-    Returns:
-        How many pictures were written, which is `n_steps`.
-
     Raises:
         TypeError: An argument is not of its type.
         ValueError: One is out of range, there is a `seed` for a policy, or the screens cannot be
@@ -75,7 +72,6 @@ def record_video(
         >>> observation, running = env.reset()
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     record_video(env, f"{folder}/breakout.gif", n_steps=20, ids=[0, 1], seed=0)
-        20
         >>> env.close()
     """
     if not isinstance(env, AtariEnv):
@@ -93,7 +89,7 @@ def record_video(
     observation = env.observe()
     env.render(ids)  # So that what it refuses is refused before a file is made.
     # PAL games are those with 250 lines, so screens of one height have one rate.
-    step_s = env.seconds_per_step(ids)
+    step_s = env.seconds_per_step(env._batch.ids(ids)[0])
     pictures = _pictures(env, observation, n_steps, policy, ids)
     with replaced(path) as unfinished:
         if path.suffix.lower() == ".gif":
@@ -101,7 +97,6 @@ def record_video(
         else:
             _write_mp4(unfinished, pictures, step_s)
             check_mp4(unfinished, n_steps)
-    return n_steps
 
 
 def palette_image(picture: np.ndarray) -> Any:

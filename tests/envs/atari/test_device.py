@@ -123,7 +123,7 @@ def insert(monkeypatch: pytest.MonkeyPatch, content: bytes, *, is_compiled: bool
     game = dataclasses.replace(game, cart=guess_cart(content), reset_depends_on="play")
     game = dataclasses.replace(game, runs_ram=not is_compiled)
     monkeypatch.setitem(GAMES, "pitfall2", game)
-    for module in (_native_batch, _device, build):
+    for module in (_native_batch, _device, device_code):
         monkeypatch.setattr(module, "read_rom", lambda _: content)
 
 

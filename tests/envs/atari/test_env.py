@@ -402,11 +402,11 @@ def test_editors_know_every_option() -> None:
 def test_a_step_lasts_as_long_as_its_frames() -> None:
     env = AtariEnv(games=["pong", "adventure"], n_envs=2, seed=0, frameskip=5)  # NTSC and PAL.
     assert env.seconds_per_step() == pytest.approx(5 / 60)
-    assert env.seconds_per_step(torch.tensor([1])) == pytest.approx(5 / 50)
-    with pytest.raises(ValueError, match="ids: expected numbers from 0 to 1, got 2"):
+    assert env.seconds_per_step(1) == pytest.approx(5 / 50)
+    with pytest.raises(ValueError, match="env: expected an integer from 0 to 1, got 2"):
         env.seconds_per_step(2)
-    with pytest.raises(ValueError, match="expected a number of an environment, got none"):
-        env.seconds_per_step([])
+    with pytest.raises(TypeError, match=r"env: expected an integer, got \[0\]"):
+        env.seconds_per_step([0])  # type: ignore[arg-type]
     env.close()
 
 
