@@ -6,11 +6,10 @@ import contextlib
 import functools
 import os
 import threading
-import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import Connection
 from typing import Any, Literal, ParamSpec, Self, TypeVar, overload
 
 import torch
@@ -24,23 +23,20 @@ from rlbatch._arguments import (
     template_of,
 )
 from rlbatch._checks import check_integer
-from rlbatch._local import LocalWorker
+from rlbatch._crew import Crew
 from rlbatch._memory import check_free_memory
-from rlbatch._remote import IMPORT_TIMEOUT_S, RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout, shared_block
-from rlbatch._worker import Command, Done, Ready, Recipe, Slots, TorchSettings, no_stats
+from rlbatch._worker import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
-    EnvContractError,
     WorkerError,
     WorkerTimeoutError,
     as_present_device,
 )
 from rlbatch.seeding import worker_seeds
 
-LIVENESS_S = 0.25  # How often it is looked whether workers that are waited for are alive.
 # How long environments and agents may take to close, such as one that writes a video.
 _CLOSE_TIMEOUT_S = 60.0
 # How long workers may take to end by themselves, having been told to, or when one has failed.
@@ -85,8 +81,8 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
                 ) from error
             raise
         finally:
-            if batcher._state is _State.CLOSED and batcher._is_local():
-                stop_workers(batcher._workers, 0.0)  # Which the other thread has left to this one.
+            if batcher._state is _State.CLOSED and batcher._crew.is_local:
+                batcher._crew.stop(0.0)  # Which the other thread has left to this one.
             batcher._calls.release()
 
     return call
@@ -220,49 +216,20 @@ class RL_Batcher:
             )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
-        self._workers: list[Any] = []
-        self._stats = [no_stats() for _ in range(max(n_processes, 1))]
-        # Runs at the latest when the interpreter ends; holds the list, not the batcher.
-        self._stop = weakref.finalize(self, stop_workers, self._workers, _CLOSE_GRACE_S)
+        self._crew = Crew()
+        # Runs at the latest when the interpreter ends; holds the crew, not the batcher.
+        self._stop = weakref.finalize(self, self._crew.stop, _CLOSE_GRACE_S)
+        # Weakly, so that a worker does not keep its batcher alive.
+        allocate = functools.partial(RL_Batcher._allocate_here, weakref.proxy(self))
         try:
-            self._start(recipes, in_process=n_processes == 0)
+            self._crew.start(recipes, None if n_processes else allocate, timeout)
         except BaseException:
             self._fail()
             raise
 
-    def _start(self, recipes: list[Recipe], in_process: bool) -> None:
-        if in_process:
-            # Weakly, so that the worker does not keep its batcher alive.
-            allocate = functools.partial(RL_Batcher._allocate_here, weakref.proxy(self))
-            self._workers.append(LocalWorker(recipes[0], allocate))
-        else:
-            for number, recipe in enumerate(recipes):
-                self._workers.append(RemoteWorker(recipe, number, self._timeout))
-            for worker in self._workers:  # Now that all are starting.
-                worker.start()
-        ready = self._gather_ready()
-        n_envs = [worker.n_envs for worker in ready]
-        if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
-            raise EnvContractError(
-                f"create_env: expected as many environments in every process, got {n_envs}"
-            )
-        if not n_envs[0]:
-            raise EnvContractError("create_env: expected at least one environment, got none")
-        self._parts = [range(k * n_envs[0], (k + 1) * n_envs[0]) for k in range(len(ready))]
-        self._autoreset = ready[0].autoreset
-        for worker, part in zip(self._workers, self._parts, strict=True):
-            worker.first_env = part.start
-
-    def _gather_ready(self) -> list[Ready]:
-        messages: list[Any] = [None] * len(self._workers)
-        limit = None if self._timeout is None else max(self._timeout, IMPORT_TIMEOUT_S)
-        self._poll_into(messages, limit, imports=True)
-        self._poll_into(messages, self._timeout)
-        return messages
-
     def n_elems(self) -> int:
         """Returns the number of environments over all processes."""
-        return self._parts[-1].stop
+        return self._crew.n_envs
 
     def device(self) -> torch.device:
         """Returns where trajectories are stored."""
@@ -291,7 +258,7 @@ class RL_Batcher:
         self._expect(_State.NEW, _State.IDLE, to="reset")
         infos = [self._rows("agent_info", agent_info), self._rows("env_info", env_info)]
         packed = []
-        for worker, part in zip(self._workers, self._parts, strict=True):
+        for worker, part in zip(self._crew.workers, self._crew.parts, strict=True):
             rows = (info.slice(part.start, part.stop).clone() for info in infos)
             packed.append(worker.pack(Command.RESET, *rows, part.start))
         replies = self._ask(Command.RESET, packed, self._timeout)
@@ -323,10 +290,10 @@ class RL_Batcher:
         check_info("agent_info", agent_info)
         keeps = agent_info is None or agent_info.empty()
         info = None if keeps else self._rows("agent_info", agent_info)
-        self._replies = [None] * len(self._workers)
+        self._replies = [None] * len(self._crew.workers)
         try:
             self._finish_reading()
-            for worker, part in zip(self._workers, self._parts, strict=True):
+            for worker, part in zip(self._crew.workers, self._crew.parts, strict=True):
                 rows = None if info is None else info.slice(part.start, part.stop).clone()
                 worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows))
             self._enter(_State.EXECUTING)
@@ -338,8 +305,7 @@ class RL_Batcher:
 
     def _finish_reading(self) -> None:
         """Waits until nothing here reads what other processes on the GPU are to write over."""
-        is_shared = self._workers[0].connection is not None
-        if is_shared and self._device.type == "cuda" and self._store is not None:
+        if self._crew.is_remote and self._device.type == "cuda" and self._store is not None:
             torch.cuda.synchronize(self._device)
 
     @overload
@@ -381,7 +347,7 @@ class RL_Batcher:
         check_timeout(timeout)
         if not self._collect(self._timeout if timeout is None else timeout, blocking):
             return None, None
-        trajectories = self._store.read(self._autoreset, copy)
+        trajectories = self._store.read(self._crew.autoreset, copy)
         # Not before: where that is interrupted, `get` may be called again.
         self._n_running = sum(reply.n_running for reply in self._replies)
         self._enter(_State.IDLE)
@@ -406,8 +372,9 @@ class RL_Batcher:
         if self._state is _State.EXECUTING:
             self._collect(self._timeout, blocking=True)
         version = self._policy_version + 1
-        packed = self._workers[0].pack(Command.UPDATE, info, version)
-        self._ask(Command.UPDATE, [packed] * len(self._workers), self._timeout)
+        workers = self._crew.workers
+        packed = [workers[0].pack(Command.UPDATE, info, version)] * len(workers)
+        self._ask(Command.UPDATE, packed, self._timeout)
         self._policy_version = version
 
     @property
@@ -425,7 +392,7 @@ class RL_Batcher:
         """
         self._expect(_State.EXECUTING, to="pending")
         self._collect(None, blocking=False)
-        return [worker.connection for worker in self._without(self._replies)]
+        return [worker.connection for worker in self._crew.missing_from(self._replies)]
 
     def stats(self) -> list[dict[str, float]]:
         """Returns, per worker, where its time went since it was made.
@@ -434,7 +401,7 @@ class RL_Batcher:
             Per worker `env_s`, `agent_s`, `storage_s` and `wait_s` (for the caller) in seconds, and
             `n_steps` (of the batch); as of its last answer. On CUDA these are times of the host.
         """
-        return [dict(stats) for stats in self._stats]
+        return [dict(stats) for stats in self._crew.stats]
 
     def close(self) -> None:
         """Closes environments, agents and processes. May be called twice, and after a failure.
@@ -453,8 +420,8 @@ class RL_Batcher:
             self._close_politely(is_alone)
         finally:
             # Also of a call before, in the middle of which Ctrl-C came.
-            if is_alone or not self._is_local():
-                stop_workers(self._workers, _CLOSE_GRACE_S)
+            if is_alone or not self._crew.is_local:
+                self._crew.stop(_CLOSE_GRACE_S)
             self._stop.detach()
             self._store = None
             if is_alone:
@@ -468,7 +435,7 @@ class RL_Batcher:
             with contextlib.suppress(WorkerError):  # Nobody has asked what it acquired.
                 usable = self._collect(None, blocking=False)
         if usable and not self._is_forked():
-            packed = [worker.pack(Command.CLOSE) for worker in self._workers]
+            packed = [worker.pack(Command.CLOSE) for worker in self._crew.workers]
             timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
             self._ask(Command.CLOSE, packed, min(timeout, _CLOSE_TIMEOUT_S))
 
@@ -489,24 +456,15 @@ class RL_Batcher:
     def _ask(self, command: Command, packed: list[Any], timeout: float | None) -> list[Done]:
         """Sends a command to all, packed for each of them; returns their answers."""
         try:
-            for worker, arguments in zip(self._workers, packed, strict=True):
-                worker.send(command, arguments)
-            replies = self._gather(timeout)
+            return self._crew.ask(command, packed, timeout)
         except BaseException:
             self._fail()
             raise
-        return replies
-
-    def _gather(self, timeout: float | None) -> list[Any]:
-        """Returns one message of every worker."""
-        messages: list[Any] = [None] * len(self._workers)
-        self._poll_into(messages, timeout)
-        return messages
 
     def _collect(self, timeout: float | None, blocking: bool) -> bool:
         # Waits for the answers to EXECUTE; returns whether all are here.
         try:
-            self._poll_into(self._replies, timeout if blocking else 0.0)
+            self._crew.poll_into(self._replies, timeout if blocking else 0.0)
         except WorkerTimeoutError:
             if blocking:
                 raise
@@ -516,33 +474,10 @@ class RL_Batcher:
             raise
         return True
 
-    def _poll_into(self, messages: list[Any], timeout: float | None, imports: bool = False) -> None:
-        # Fills the gaps in a list of messages, one per worker; with `imports`, only until none of
-        # them imports any more. The one place that waits.
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while True:
-            for number, worker in enumerate(self._workers):
-                if messages[number] is None:
-                    messages[number] = worker.poll()
-                    if isinstance(messages[number], Done):
-                        self._stats[number] = messages[number].stats
-            missing = self._without(messages)
-            waiting = [worker for worker in missing if worker.is_importing or not imports]
-            if not waiting:
-                return
-            left = LIVENESS_S if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise timed_out(waiting, timeout)
-            wait([worker.connection for worker in missing], min(left, LIVENESS_S))
-
-    def _without(self, messages: list[Any]) -> list[Any]:
-        """Returns the workers of which a list, one message per worker, has none."""
-        return [one for one, found in zip(self._workers, messages, strict=True) if found is None]
-
     def _fail(self) -> None:
         if self._state is not _State.CLOSED:  # Then `close` does this.
             self._state = _State.FAILED
-            stop_workers(self._workers, _FAIL_GRACE_S)
+            self._crew.stop(_FAIL_GRACE_S)
 
     def _enter(self, state: _State) -> None:
         if self._state is _State.CLOSED:
@@ -556,13 +491,9 @@ class RL_Batcher:
         if self._state is _State.IDLE:
             self._state = _State.NEW
 
-    def _is_local(self) -> bool:
-        """Whether the worker is in this process."""
-        return any(one.connection is None for one in self._workers)
-
     def _is_forked(self) -> bool:
         # Workers in processes belong to the process that started them.
-        return os.getpid() != self._owner and any(one.connection for one in self._workers)
+        return os.getpid() != self._owner and self._crew.is_remote
 
     def _expect(self, *states: _State, to: str) -> None:
         if self._is_forked():
@@ -580,9 +511,9 @@ class RL_Batcher:
     @torch.inference_mode(False)  # The slots are written and read in any mode.
     def _hand_out_slots(self) -> None:
         """Answers the workers, which now know what they store; waits for the slowest first step."""
-        if self._workers[0].connection is None:
+        if self._crew.is_local:
             return  # It has called _allocate_here.
-        layout, *others = [message.layout for message in self._gather(self._timeout)]
+        layout, *others = [message.layout for message in self._crew.gather(self._timeout)]
         for number, other in enumerate(others, start=1):
             check_same_layout(f"worker {number}", layout, other)
         n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
@@ -593,7 +524,7 @@ class RL_Batcher:
             block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         try:
             self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
-            for worker, part in zip(self._workers, self._parts, strict=True):
+            for worker, part in zip(self._crew.workers, self._crew.parts, strict=True):
                 place = (self.n_elems(), self._n_timesteps, part.start, len(part))
                 worker.send_slots(Slots(layout, *place, cuda_block), descriptor)
         finally:

@@ -8,7 +8,8 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
 
 from rlbatch._arguments import check_timeout
-from rlbatch.batcher import LIVENESS_S, RL_Batcher
+from rlbatch._crew import LIVENESS_S
+from rlbatch.batcher import RL_Batcher
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 

@@ -38,7 +38,7 @@ def alive(pid):
 
 
 def worker_pids(batcher):
-    return [worker._process.pid for worker in batcher._workers]
+    return [worker._process.pid for worker in batcher._crew.workers]
 
 
 def wait_for_end(pids, within_s=SOON_S):

@@ -471,7 +471,7 @@ def test_views_are_kept_for_some_steps_only(monkeypatch):
             batcher.reset()
             batcher.execute()
             assert batcher.get()[0].trajectories["action/n"].tolist() == [[1, 2, 3, 4, 5]]
-            slots = batcher._workers[0]._worker._slots
+            slots = batcher._crew.workers[0]._worker._slots
             assert len(slots._rows_at) == 3
             assert len(slots._direct_at) in (0, 2)  # The first step came before the slots.
 

@@ -53,7 +53,7 @@ def acquire(make, create_agent, direct, n_timesteps, n_processes=0):
                 batcher.reset()
             batcher.execute()
             if not n_processes:
-                assert batcher._workers[0]._worker._is_direct == direct
+                assert batcher._crew.workers[0]._worker._is_direct == direct
             yield batcher.get()[0]
 
 

@@ -266,7 +266,7 @@ def test_close_does_not_raise_what_nobody_asked_for():
     )
     batcher.reset()
     batcher.execute()
-    assert batcher._workers[0].connection.poll(SOON_S)  # It has raised.
+    assert batcher._crew.workers[0].connection.poll(SOON_S)  # It has raised.
     batcher.close()
 
 
@@ -291,7 +291,7 @@ def test_an_environment_that_hangs_while_it_is_made_is_given_up():
 
 
 def test_a_worker_that_imports_for_ever_is_given_up(monkeypatch):
-    monkeypatch.setattr("rlbatch.batcher.IMPORT_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("rlbatch._crew.IMPORT_TIMEOUT_S", 0.01)
     with (
         pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.: .* within 0\.01 s"),
         Timer(STARTED_S),
@@ -525,7 +525,7 @@ def test_all_processes_start_before_one_is_waited_for(monkeypatch):
 
 def test_a_worker_that_does_not_read_is_reported():
     with make_batcher(1, timeout=2) as batcher:
-        os.kill(batcher._workers[0]._process.pid, signal.SIGSTOP)
+        os.kill(batcher._crew.workers[0]._process.pid, signal.SIGSTOP)
         # Half of it waits for the end of what is read in part, half for the rest.
         with (
             Timer(10),

@@ -30,7 +30,7 @@ class Zero(RL_Agent):
 
 create_env = lambda seed: GymEnvInf([gymnasium.make("CartPole-v1")], seed)
 batcher = RL_Batcher(5, Zero, {}, create_env, {}, n_processes=2, seeds=0)
-print(*(worker._process.pid for worker in batcher._workers), flush=True)
+print(*(worker._process.pid for worker in batcher._crew.workers), flush=True)
 batcher.reset()
 """
 
@@ -150,10 +150,10 @@ def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_
         5, Zero, {}, lambda seed: Stuck([gymnasium.make("CartPole-v1")], seed), {}, 2, 0
     )
     batcher.reset()
-    for worker in batcher._workers:
+    for worker in batcher._crew.workers:
         command = __import__("rlbatch._worker")._worker.Command.EXECUTE
         worker.send(command, worker.pack(command, None))
-    print("ready", *(worker._process.pid for worker in batcher._workers), flush=True)
+    print("ready", *(worker._process.pid for worker in batcher._crew.workers), flush=True)
     time.sleep(1000)
     """
     script = tmp_path / "script.py"

@@ -118,7 +118,7 @@ def test_a_worker_has_the_flags_of_the_caller(tmp_path):
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="of Linux")
 def test_a_worker_has_no_more_priority_than_the_caller():
     with make_batcher(1) as batcher:
-        assert os.sched_getscheduler(batcher._workers[0]._process.pid) == os.SCHED_BATCH
+        assert os.sched_getscheduler(batcher._crew.workers[0]._process.pid) == os.SCHED_BATCH
 
     def of_an_idle_thread():  # A process that imports torch like that waits for all others.
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
@@ -135,7 +135,7 @@ def test_an_answer_that_is_lost_in_an_interrupted_read_is_reported_at_once(monke
         batcher.execute()
         batcher.get()
         batcher.execute()
-        connection = batcher._workers[0].connection
+        connection = batcher._crew.workers[0].connection
         receive = connection.recv
 
         def interrupted():

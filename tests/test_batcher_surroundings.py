@@ -190,7 +190,7 @@ def test_a_killed_worker_is_reported_where_its_child_holds_the_pipe(monkeypatch,
             return super().reset(env_info)
 
     with make_batcher(1, create_env=lambda seed: Forks([3]), env_args={}) as batcher:
-        worker = batcher._workers[0]
+        worker = batcher._crew.workers[0]
         batcher.reset()
         worker._timeout = timeout
         worker._limit_sends()

@@ -28,6 +28,7 @@ LAYERS = (
     {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
     {"rlbatch._process", "rlbatch._local"},
     {"rlbatch._remote"},
+    {"rlbatch._crew"},
     {"rlbatch.envs", "rlbatch.batcher"},
     {
         "rlbatch.doctor",

@@ -84,7 +84,7 @@ def test_a_wait_sleeps(two):
 
 def test_a_worker_that_dies_is_reported(two):
     (first, second), _ = two
-    os.kill(first._workers[1]._process.pid, signal.SIGKILL)
+    os.kill(first._crew.workers[1]._process.pid, signal.SIGKILL)
     with pytest.raises(WorkerError, match="worker 1 .*killed by SIGKILL") as caught:
         wait_for_any([second, first])
     assert caught.value.__notes__ == ["wait_for_any: of batchers[1]"]

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import torch
 
-from rlbatch._checks import check_is
 from rlbatch.dicttensor import DictTensor
 from rlbatch.errors import DtypeMismatchError, ShapeError
 
@@ -130,7 +129,8 @@ def checked_env_info(env_info: DictTensor | None, n_envs: int) -> DictTensor:
     """
     if env_info is None:
         return DictTensor()
-    check_is("env_info", env_info, DictTensor)
+    if not isinstance(env_info, DictTensor):
+        raise TypeError(f"env_info: expected a DictTensor or None, got {env_info!r}")
     if not env_info.empty() and env_info.n_elems() != n_envs:
         raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
     return env_info

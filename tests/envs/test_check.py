@@ -523,7 +523,7 @@ def test_an_environment_that_returns_one_pair_is_named():
         def step(self, action):
             return (super().step(action)[0],)
 
-    with pytest.raises(EnvContractError, match="step: returns two pairs: expected so, got 1"):
+    with pytest.raises(EnvContractError, match="step: returns two pairs: expected that, got 1"):
         check_env(OnePair([2]))
 
 
@@ -532,7 +532,7 @@ def test_an_environment_that_returns_nothing_is_named():
         def step(self, action):
             return None
 
-    with pytest.raises(EnvContractError, match="step: returns two pairs: expected so, got None"):
+    with pytest.raises(EnvContractError, match="step: returns two pairs: expected that, got None"):
         check_env(Nothing([2]))
 
 
@@ -571,7 +571,7 @@ def test_a_part_of_last_action_that_is_missing_is_named():
 
 
 def test_no_environments_at_all_are_named():
-    with pytest.raises(EnvContractError, match="n_envs is at least 1: expected so, got 0"):
+    with pytest.raises(EnvContractError, match="n_envs is at least 1: expected that, got 0"):
         check_env(CountingEnv([]))
 
 

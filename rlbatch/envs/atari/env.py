@@ -169,13 +169,14 @@ class AtariEnv(VecEnv):
         """Starts an episode in every environment; see `VecEnv.reset`.
 
         Args:
-            env_info: None or empty, or `seed` [n_envs] integers of which the lowest 32 bits count,
-                in the place of the constructor's `seed`; with them every environment begins anew,
-                from power-on. (A row that a batcher's constructor is given stands in for all of
-                them where its `reset` is given none, and makes all of them play the same.)
+            env_info: None or empty, or `seed` [n_envs] integers of which the lowest 32 bits count
+                (so an int32 may be negative), in the place of the constructor's `seed`; with them
+                every environment begins anew, from power-on. (A row that a batcher's constructor is
+                given stands in for all of them where its `reset` is given none, and makes all of
+                them play the same.)
 
         Raises:
-            ValueError: `env_info` holds something else, or a seed is negative.
+            ValueError: `env_info` holds something else.
             ShapeError: There is not one seed per environment.
             DtypeMismatchError: The seeds are not integers.
             TypeError: `env_info` is not a DictTensor.
@@ -184,8 +185,7 @@ class AtariEnv(VecEnv):
         if not env_info.empty():
             if set(env_info) != {"seed"}:
                 raise ValueError(f"env_info: expected seed alone, got {list(env_info)}")
-            seeds = env_seeds(seeds_in(env_info), self.n_envs())
-            self.seed([seed & 0xFFFFFFFF for seed in seeds])
+            self.seed([seed & 0xFFFFFFFF for seed in seeds_in(env_info)])
         observation = self._steps.reset(self._seeds if self._is_seeded else None)
         self._n_resets = 1 if self._is_seeded else self._n_resets + 1
         self._is_seeded = False

@@ -289,7 +289,7 @@ def test_seeds_of_a_reset_are_those_of_a_new_environment():
         found = play(env, env_info)
         assert all(torch.equal(x, y) for x, y in zip(found, expected, strict=True))
     assert not all(torch.equal(x, y) for x, y in zip(other, expected, strict=True))
-    with pytest.raises(ValueError, match="expected 2 seeds, one per environment, got 1"):
+    with pytest.raises(ShapeError, match="env_info: expected 2 rows, got 1"):
         env.reset(DictTensor({"seed": torch.tensor([0])}))
     with pytest.raises(DtypeMismatchError, match=r"seed: expected integers, got torch\.float32"):
         env.reset(DictTensor({"seed": torch.tensor([0.0, 1.5])}))
@@ -298,7 +298,7 @@ def test_seeds_of_a_reset_are_those_of_a_new_environment():
 def test_refuses_what_it_can_not_do():
     env = AtariEnv("pong", 2, seed=0)
     action = DictTensor({"action": torch.tensor([0, 0])})
-    for call in (lambda: env.step(action), env.observe, env.get_state, env.render):
+    for call in (lambda: env.step(action), env.observe, env.get_state, env.get_ram, env.render):
         with pytest.raises(CallOrderError, match="expected a reset before, got none"):
             call()
     with pytest.raises(ValueError, match=r"env_info: expected seed alone, got \['x'\]"):
