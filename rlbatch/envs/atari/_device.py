@@ -63,7 +63,8 @@ _SHARED = ("states", "generators", "noops", "episodes", "pictures", "views", "re
 
 class _DeviceBatch(ctypes.Structure):
     _fields_ = [
-        *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom", "resets")),
+        *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom")),
+        *((name, ctypes.c_void_p) for name in ("resets", "power_on")),
         *((name, ctypes.c_void_p) for name in ("known_states", "known_pictures", "known_at")),
         *((name, ctypes.c_void_p) for name in _SHARED),
         *((name, ctypes.c_void_p) for name in ("logs", "ring", *_RESULTS, "errors")),
@@ -166,6 +167,7 @@ class DeviceBatch(Batch):
             "options": bytes(native_options(self.settings)),
             "resize": self._resize(game),
             "resets": bytes(host.known_resets(self._place_of(number))),
+            "power_on": host.power_on(self._place_of(number)),
             "rom": image.ljust(_MAX_ROM, b"\0")[:_MAX_ROM],
         }
         tensors = {

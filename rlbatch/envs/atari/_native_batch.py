@@ -412,6 +412,12 @@ class NativeBatch(Batch):
             for body, number in zip(bodies, ids, strict=True):
                 self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 
+    def power_on(self, game: int) -> bytes:
+        """Returns where power-on of a game leads to: `PowerOn` in `native/batch.h`."""
+        described = ctypes.create_string_buffer(self._library.rlb_size_of(b"PowerOn"))
+        self._library.rlb_batch_power_on(self._handle, game, described)
+        return described.raw
+
     def known_resets(self, game: int) -> KnownResets:
         """Returns where the resets of a game lead to.
 

@@ -127,6 +127,7 @@ def _signatures() -> dict[str, tuple]:
         "rlb_batch_save": (none, pointer, i32, pointer),
         "rlb_batch_restore": (none, pointer, i32, pointer),
         "rlb_reseed": (none, pointer, u32),
+        "rlb_batch_power_on": (none, pointer, i32, pointer),
         "rlb_batch_known_resets": (none, pointer, i32, pointer),
         "rlb_batch_list_known": (none, pointer, i32, pointer, pointer),
         "rlb_batch_save_known": (none, pointer, i32, i32, pointer),

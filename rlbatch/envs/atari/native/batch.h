@@ -24,6 +24,13 @@
 // for how many of them it is held. That is drawn first: with each number below kMostHeld all actions are
 // known, with more the first kMostHeld.
 //
+// NOTE [ known power-on ]
+//
+// Loading a cartridge takes more than a hundred frames, and leads to the same console in all environments of a
+// game: the generator of the hardware begins alike everywhere. So it is emulated once, and copied. But in two
+// games the choice of a mode draws from the environment's generator, as sticky actions do; with these it is
+// emulated in every environment.
+//
 // How images are made is the business of a canvas: `host_canvas.h`, `device_canvas.h`.
 //
 // NOTE [ frames that nobody sees ]
@@ -81,6 +88,14 @@ struct KnownResets {
   u8 end_of[kMostKeys][kTimers];
 };
 
+// Where power-on leads to, see NOTE [ known power-on ].
+struct PowerOn {
+  State state;
+  Mt19937 system;
+  s32 n_draws;  // That it takes from the environment's generator.
+  s32 is_known;
+};
+
 // What is kept of an environment from step to step, beside the console's state.
 struct Episode {
   f64 episode_return;   // Raw.
@@ -125,6 +140,7 @@ struct Environment {
   Mt19937& noops;
   State* recorded;  // Scratch: [kMaxUnseen] states before the frames of a step; null to draw all.
   const KnownResets& resets;
+  const PowerOn& known_power_on;
   Canvas canvas;
 
   RLB_FN State& state() const { return console.s; }
@@ -144,9 +160,23 @@ struct Environment {
   // Loads the cartridge, as a reset with a seed does. Mode and difficulty are chosen after that.
   RLB_FN void load(u32 value) {
     seed(noops, value);
-    console.power_on(value, game.default_mode);
+    if (known_power_on.is_known) {
+      state() = known_power_on.state;
+      console.generators.system = known_power_on.system;
+      seed(console.generators.environment, value);
+      for (s32 i = 0; i < known_power_on.n_draws; ++i) next_draw(console.generators.environment);
+    } else {
+      power_on(value);
+    }
     state().session.mode = game.mode;
     state().session.difficulty = game.difficulty;
+  }
+
+  // Nothing of it is seen: a reset follows.
+  RLB_FN void power_on(u32 value) {
+    console.is_blind = true;
+    console.power_on(value, game.default_mode);
+    console.is_blind = false;
   }
 
   RLB_FN void reset() {

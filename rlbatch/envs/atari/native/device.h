@@ -25,6 +25,7 @@ struct DeviceBatch {
   const Resize* resize;
   const u8* rom;
   const KnownResets* resets;
+  const PowerOn* power_on;
   KnownStates known;
   State* states;
   Generators* generators;
@@ -71,6 +72,7 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
       b.noops[env],
       records,
       *b.resets,
+      *b.power_on,
       DeviceCanvas{*b.options, pictures, view,
                    b.ring + static_cast<s64>(env) * b.options->stack * frame_size(*b.options),
                    b.known}};

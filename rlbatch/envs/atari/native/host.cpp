@@ -81,6 +81,7 @@ RLB_API s64 rlb_size_of(const char* name) {
       {"Job", sizeof(Job)},         {"Outputs", sizeof(Outputs)},
       {"Resize", sizeof(Resize)},   {"Slot", sizeof(HostBatch::Slot)},
       {"State", sizeof(State)},     {"Scratch", HostBatch::Scratch::kBytes},
+      {"PowerOn", sizeof(PowerOn)},
   };
   for (const auto& [known, size] : sizes) {
     if (!std::strcmp(known, name)) return static_cast<s64>(size);
@@ -300,6 +301,11 @@ RLB_API s64 rlb_batch_state_size(void* handle) {
 
 RLB_API void rlb_batch_save(void* handle, s32 env, u8* out) {
   static_cast<HostBatch*>(handle)->save(env, out);
+}
+
+// Writes `PowerOn` of a game.
+RLB_API void rlb_batch_power_on(void* handle, s32 game, PowerOn* out) {
+  *out = static_cast<HostBatch*>(handle)->power_ons[static_cast<size_t>(game)];
 }
 
 // Writes `KnownResets` of a game.

@@ -115,6 +115,7 @@ struct HostBatch {
   std::vector<Resize> resizes;                  // Of every game.
   std::vector<KnownResets> resets;              // The same,
   std::vector<std::vector<KnownReset>> known;  // and their states.
+  std::vector<PowerOn> power_ons;               // Of every game.
   std::vector<Slot> slots;
   const bool translates = may_translate();
 
@@ -145,17 +146,13 @@ struct HostBatch {
         return false;
       }
     }
-    for (s32 i = 0; i < n_envs; ++i) {
-      Slot& slot = slots[static_cast<size_t>(i)];
-      slot.game = game_of[i];
-      const s32 height = games[static_cast<size_t>(slot.game)].config.height;
-      if (has_images) slot.screens.resize(static_cast<size_t>(2 * height * kWidth));
-      slot.ring.resize(static_cast<size_t>(options.stack * frame_size(options)));
-    }
+    for (s32 i = 0; i < n_envs; ++i) slots[static_cast<size_t>(i)] = slot_of(game_of[i]);
     own_scratch.translators.resize(games.size());
     resets.resize(games.size());
     known.resize(games.size());
+    power_ons.resize(games.size());
     for (s32 g = 0; g < n_games; ++g) {
+      find_power_on(g);
       if (games[static_cast<size_t>(g)].n_timers) find_resets(g, n_finders);
     }
     start_threads(n_threads);
@@ -271,6 +268,7 @@ struct HostBatch {
             slot.noops,
             scratch.recorded.data(),
             resets[game],
+            power_ons[game],
             HostCanvas{options, resizes[game], slot.ring.data(), scratch.image.data(),
                        scratch.second.data(), scratch.kept.data(), known[game]}};
   }
@@ -330,6 +328,28 @@ struct HostBatch {
     return static_cast<s64>(env.options.stack) * frame_size(env.options);
   }
 
+  // Emulates power-on; see NOTE [ known power-on ].
+  void find_power_on(s32 game) {
+    Slot slot = slot_of(game);
+    environment(slot, own_scratch).power_on(0);
+    Mt19937 begin;
+    seed(begin, 0);
+    PowerOn& found = power_ons[static_cast<size_t>(game)];
+    found = {slot.state, slot.generators.system, n_draws_between(begin, slot.generators.environment), 0};
+    found.is_known = !found.n_draws || options.repeat_probability == 0;
+  }
+
+  // Returns an environment that is none of the batch.
+  Slot slot_of(s32 game) const {
+    Slot slot;
+    slot.game = game;
+    if (options.observation_type != kRam) {
+      slot.screens.resize(static_cast<size_t>(2 * games[static_cast<size_t>(game)].config.height * kWidth));
+    }
+    slot.ring.resize(ring_size());
+    return slot;
+  }
+
   // Emulates the resets of a game, and the acts that may follow; see NOTE [ known resets ].
   void find_resets(s32 game, s32 n_finders) {
     KnownResets& found = resets[static_cast<size_t>(game)];
@@ -370,12 +390,7 @@ struct HostBatch {
   // Resets a game with all timers and keys that matter; returns the ends that differ.
   std::vector<Slot> ends_of_resets(s32 game, KnownResets& found) {
     const GameSpec& spec = games[static_cast<size_t>(game)];
-    Slot slot;
-    slot.game = game;
-    if (options.observation_type != kRam) {
-      slot.screens.resize(static_cast<size_t>(2 * spec.config.height * kWidth));
-    }
-    slot.ring.resize(ring_size());
+    Slot slot = slot_of(game);
     HostEnvironment env = environment(slot, own_scratch);
     env.load(0);
     std::vector<Slot> ends;
