@@ -196,18 +196,26 @@ def check_device(
         raise DeviceMismatchError(where, device, tensor.device, stage)
 
 
-def check_lengths(lengths: Tensor, n_timesteps: int) -> None:
-    """Checks that lengths are from 0 to T, where that needs no wait for a GPU.
+def check_lengths(lengths: Tensor, variables: Tensors) -> None:
+    """Checks the lengths of tensors [B, T, ...].
 
     Raises:
-        ValueError: One is not.
+        TypeError: They are not an int64 tensor.
+        ShapeError: They are not [B].
+        DeviceMismatchError: They are on another device.
+        ValueError: One is not from 0 to T; looked at on a CPU only, where that waits for nothing.
     """
-    if not lengths.is_cpu or not len(lengths) or torch.compiler.is_compiling():
+    check_tensors({"lengths": lengths}, n_common=1)
+    check_dtype("lengths", lengths, torch.int64)
+    first = next(iter(variables.values())) if variables else lengths
+    check_device("lengths", lengths, first.device)
+    check_shape("lengths", lengths, first.shape[:1])
+    if not variables or not len(lengths) or not lengths.is_cpu or torch.compiler.is_compiling():
         return
     least, most = lengths.aminmax()
-    if least < 0 or most > n_timesteps:
+    if least < 0 or most > first.shape[1]:
         found = least if least < 0 else most
-        raise ValueError(f"lengths: expected 0 to {n_timesteps} steps, got {found}")
+        raise ValueError(f"lengths: expected 0 to {first.shape[1]} steps, got {found}")
 
 
 def check_same_keys(where: str, expected: Iterable[str], found: Iterable[str]) -> None:

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
@@ -52,6 +52,8 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         lifeline: Of a pipe that the parent holds the other end of.
         parent: The parent's process; it may have ended while this one imported what it needs.
     """
+    global _served_by
+    _served_by = os.getpid()
     group = os.getpgrp()  # An environment may leave it.
     gc.freeze()  # What torch is made of stays: the collection at the end has less to look through.
     _set_signals(dump_descriptor)
@@ -161,19 +163,28 @@ def _load(payload: bytes) -> tuple[Command, tuple]:
         return loads(payload)
 
 
+_served_by = 0  # The process that is the worker.
+
+
 class _ParentGone(BaseException):  # noqa: N818 - no error, and not for an environment to catch
     """The parent has ended, or has given up on this worker."""
 
 
 # Environments and agents may raise what a pipe raises; only here it is the parent's.
-def _received(connection: Connection) -> bytes:
+def _received(connection: Connection, receive: Callable[..., Any] = Connection.recv_bytes) -> Any:
     try:
-        return connection.recv_bytes()
+        return receive(connection)
     except (EOFError, OSError) as error:
         raise _ParentGone from error
 
 
 def _send(connection: Connection, message: Any) -> None:
+    if os.getpid() != _served_by:
+        # An environment has forked, and its child has returned from it as well. Two would answer.
+        with contextlib.suppress(Exception):  # There may be no stream.
+            sys.stderr.write("rlbatch: a child that was forked in an environment ends here\n")
+        _flush()
+        os._exit(1)
     try:
         connection.send(message)
     except OSError as error:
@@ -194,10 +205,10 @@ def _failure(error: BaseException) -> Failure:
 
 def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
     _send(connection, NeedSlots(layout))
-    slots: Slots = connection.recv()
+    slots: Slots = _received(connection, Connection.recv)
     block = slots.cuda_block
     if block is None:
-        descriptor = received_descriptor(connection)
+        descriptor = _received(connection, received_descriptor)
         block = map_block(descriptor, slots.layout.n_bytes(slots.n_slots, slots.n_timesteps))
         os.close(descriptor)
     store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)

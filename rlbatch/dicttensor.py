@@ -12,6 +12,7 @@ cast: the dtype that went in comes out.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
@@ -229,8 +230,7 @@ class TemporalDictTensor(NamedTensors):
         TypeError: A value is not a tensor, or `lengths` is not int64.
         ShapeError: A tensor is not [B, T, ...] like the first, or `lengths` not [B].
         DeviceMismatchError: A tensor is on another device.
-        ValueError: There are neither tensors nor `lengths`; or a length is not from 0 to T (checked
-            on the CPU only).
+        ValueError: There are neither tensors nor `lengths`; or, on a CPU, a length is not 0 to T.
 
     Example:
         >>> TemporalDictTensor({"reward": torch.zeros(2, 3)}, torch.tensor([3, 1])).mask()
@@ -252,13 +252,7 @@ class TemporalDictTensor(NamedTensors):
                 raise ValueError("lengths: expected a tensor [B] where there are no keys, got None")
             first = next(iter(self.variables.values()))
             lengths = torch.full((len(first),), first.shape[1], device=first.device)
-        check_tensors({"lengths": lengths}, n_common=1)
-        check_dtype("lengths", lengths, torch.int64)
-        first = next(iter(self.variables.values())) if self.variables else lengths
-        check_device("lengths", lengths, first.device)
-        check_shape("lengths", lengths, first.shape[:1])
-        if self.variables:  # Lengths alone are of any T.
-            check_lengths(lengths, first.shape[1])
+        check_lengths(lengths, self.variables)
         self.lengths = lengths
 
     @classmethod
@@ -333,8 +327,9 @@ class TemporalDictTensor(NamedTensors):
     def temporal_index(self, index_t: int) -> DictTensor:
         """Returns the step `index_t` of all rows, padding included (views).
 
-        Negative counts from the end of T, not from the end of each row.
+        One integer; negative counts from the end of T, not from the end of each row.
         """
+        index_t = operator.index(index_t)
         return DictTensor.unchecked({key: tensor[:, index_t] for key, tensor in self.items()})
 
     def temporal_multi_index(self, index_t: torch.Tensor) -> DictTensor:
@@ -348,8 +343,8 @@ class TemporalDictTensor(NamedTensors):
             ShapeError: It is not [B].
             DeviceMismatchError: It is not on the device of the tensors.
         """
-        check_dtype("index_t", index_t, torch.int64)
         check_shape("index_t", index_t, self.lengths.shape)
+        check_dtype("index_t", index_t, torch.int64)
         check_device("index_t", index_t, self.device())
         rows = torch.arange(self.n_elems(), device=self.device())
         return DictTensor.unchecked(

@@ -193,12 +193,14 @@ def _entropy(seeds: Sequence[int]) -> int:
 
 def _non_negative(name: str, seed: Any) -> int:
     try:
-        seed = operator.index(seed)
+        number = operator.index(seed)
     except TypeError:
-        raise TypeError(f"{name}: expected an integer, got {seed!r}") from None
-    if seed < 0:
-        raise ValueError(f"{name}: expected an integer >= 0, got {seed}")
-    return seed
+        number = None
+    if number is None or isinstance(seed, bool):
+        raise TypeError(f"{name}: expected an integer, got {seed!r}")
+    if number < 0:
+        raise ValueError(f"{name}: expected an integer >= 0, got {number}")
+    return number
 
 
 def _seeds_from(root: int, first: int, n: int) -> list[int]:

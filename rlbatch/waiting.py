@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
 
 from rlbatch._arguments import check_timeout
+from rlbatch._checks import check_is
 from rlbatch._crew import LIVENESS_S
 from rlbatch.batcher import RL_Batcher
 from rlbatch.errors import WorkerError, WorkerTimeoutError
@@ -24,6 +25,7 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         All that are ready, in the order given, each once.
 
     Raises:
+        TypeError: `batchers` is not a list of batchers.
         ValueError: There is no batcher, or `timeout` is negative.
         CallOrderError: One is not between `execute` and `get`.
         WorkerTimeoutError: It took longer than that; nothing is lost.
@@ -49,9 +51,13 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         >>> for actor in actors:
         ...     actor.close()
     """
+    if isinstance(batchers, RL_Batcher):
+        raise TypeError("batchers: expected a list of them, got a single RL_Batcher")
     each = list(dict.fromkeys(batchers))
     if not each:
         raise ValueError("batchers: expected at least one, got none")
+    for number, batcher in enumerate(each):
+        check_is(f"batchers[{number}]", batcher, RL_Batcher)
     check_timeout(timeout)
     deadline = None if timeout is None else time.monotonic() + timeout
     while True:

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -113,6 +114,25 @@ def test_a_worker_has_the_flags_of_the_caller(tmp_path):
         check=True,
     )
     assert (tmp_path / "result").read_text() == "(1, 1, True)"
+
+
+def test_a_child_that_an_environment_forks_answers_nothing():
+    class Forks(CountingEnv):
+        n_steps = 0
+
+        def step(self, action):
+            self.n_steps += 1
+            if self.n_steps == 6 and os.fork():
+                time.sleep(0.3)  # So that the child is the first to come to the end of the slot.
+            return super().step(action)
+
+    with make_batcher(1, create_env=lambda seed: Forks([99], seed=seed), env_args={}) as batcher:
+        batcher.reset()
+        for begin in range(0, 20, 4):
+            batcher.execute()
+            trajectories, _ = batcher.get()
+            counts = trajectories.trajectories["action/count"][0].tolist()
+            assert counts == [begin, begin + 1, begin + 2, begin + 3]
 
 
 @pytest.mark.skipif(not hasattr(os, "SCHED_IDLE"), reason="of Linux")

@@ -153,6 +153,8 @@ def test_temporal_index_takes_one_step_of_all_rows(device):
     for t in (T, -T - 1):
         with pytest.raises(IndexError, match="index [-0-9]+ is out of bounds"):
             container.temporal_index(t)
+    with pytest.raises(TypeError, match="integer"):
+        container.temporal_index(torch.tensor([1, 0], device=device))
 
 
 def test_temporal_multi_index_takes_a_step_per_row(device):

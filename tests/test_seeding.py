@@ -111,7 +111,7 @@ def test_negative_seeds_are_refused():
             process_seeds(seeds, 2)
 
 
-@pytest.mark.parametrize("seed", [1.5, "ab", None, [1, 2.5], np.array([1.0, 2.0])])
+@pytest.mark.parametrize("seed", [1.5, "ab", None, True, [1, 2.5], [1, True], np.array([1.0, 2.0])])
 def test_what_is_no_integer_is_refused(seed):
     with pytest.raises(TypeError, match="^seed: expected an integer, got "):
         env_seeds(seed, 2)

@@ -59,8 +59,8 @@ def test_the_first_that_is_ready_is_returned(two):
 
 def test_a_wait_ends_at_once(two):
     (first, second), paths = two
-    threading.Timer(0.5, paths[0].touch).start()
     started = time.monotonic()
+    threading.Timer(0.5, paths[0].touch).start()
     assert wait_for_any([first, second], timeout=None) == [first]
     assert 0.4 < time.monotonic() - started < 5
 
@@ -102,5 +102,10 @@ def test_in_the_callers_process_it_is_ready_at_once():
 def test_what_makes_no_sense():
     with pytest.raises(ValueError, match="batchers: expected at least one, got none"):
         wait_for_any([])
-    with make_batcher(0) as one, pytest.raises(ValueError, match="timeout: expected at least 0 s"):
-        wait_for_any([one], timeout=-1)
+    with make_batcher(0) as one:
+        with pytest.raises(ValueError, match="timeout: expected at least 0 s"):
+            wait_for_any([one], timeout=-1)
+        with pytest.raises(TypeError, match="batchers: expected a list of them, got a single RL_B"):
+            wait_for_any(one)  # type: ignore[arg-type]
+        with pytest.raises(TypeError, match=r"batchers\[1\]: expected a RL_Batcher, got a int"):
+            wait_for_any([one, 3])  # type: ignore[list-item]

@@ -59,7 +59,7 @@ class Batch:
         """Returns numbers of environments as a list; all of them for None.
 
         Raises:
-            TypeError: They are no integers; a mask is none either.
+            TypeError: They are not integers, but a mask for instance.
             ValueError: There is no such environment.
         """
         if ids is None:
@@ -111,7 +111,8 @@ class Batch:
             if header["owner"] != self._owner(number):
                 raise ValueError(
                     f"states: expected one of {self.game_of[number].name} with the options of "
-                    f"environment {number}, got another game's, other options' or version's"
+                    f"environment {number}, got one of another game, "
+                    "of other options, of another list of actions, or of another version"
                 )
             if header["checksum"] != zlib.crc32(body):
                 raise ValueError("states: expected one as it was saved, got one that was changed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any, Unpack
 
 import numpy as np
@@ -296,7 +296,8 @@ class AtariEnv(VecEnv):
         """Returns all that environments are made of, [len(ids), n_bytes] uint8.
 
         Console, episode, stack of observations and random streams: from a state that is set, equal
-        actions lead to equal results. A state belongs to its game, the options and this version.
+        actions lead to equal results. A state belongs to its game, to the list of actions, to this
+        version, and to the options, but for `num_threads` and `decorrelate_steps`.
 
         Args:
             ids: Numbers of environments; None for all.
@@ -430,9 +431,11 @@ class AtariEnv(VecEnv):
 
 def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
     if game is None and games is not None:
-        if isinstance(games, str) or not games:
-            raise ValueError(f"games: expected a list of names, got {games!r}")
-        return games
+        if isinstance(games, (str, Set, Mapping)):  # Which has no order, or none that is meant.
+            raise TypeError(f"games: expected a list of names, got {games!r}")
+        if not (names := list(games)):
+            raise ValueError("games: expected at least one name, got none")
+        return names
     if game is None or games is not None:
         raise ValueError(f"game: expected either game or games, got {game!r} and {games!r}")
     if not isinstance(game, str):

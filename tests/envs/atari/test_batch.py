@@ -94,7 +94,9 @@ def test_states_of_a_closed_environment_are_refused():
 
 
 def test_the_size_of_pictures_does_not_matter_where_there_are_none():
-    AtariEnv("pong", obs_type="ram", img_width=500, img_height=500).close()
+    env = AtariEnv("pong", obs_type="ram", img_width=500, img_height=500, seed=0)
+    assert env.reset()[0]["frame"].shape == (1, 128)
+    env.close()
 
 
 def test_a_game_may_be_there_twice():
@@ -109,6 +111,9 @@ def test_no_limit_of_frames_is_0_for_the_library():
 
 def test_states_fit_where_the_default_difficulty_is_named() -> None:
     named, default = (AtariEnv("pong", 1, seed=0, difficulty=one, **SMALL) for one in (0, None))
-    named.reset()
-    default.reset()
+    for env in (named, default):
+        env.reset()
+    named.step(act(1))
+    assert not torch.equal(default.get_state(), named.get_state())
     default.set_state(named.get_state(), [0])
+    assert torch.equal(default.get_state(), named.get_state())

@@ -232,7 +232,9 @@ def test_other_devices_are_refused_and_reached_by_device_env():
         ({"game": "no_such_game"}, ValueError, "game: expected one of the 104"),
         ({"game": None}, ValueError, "game: expected either game or games"),
         ({"games": ["pong"]}, ValueError, "game: expected either game or games"),
-        ({"game": None, "games": []}, ValueError, "games: expected a list"),
+        ({"game": None, "games": []}, ValueError, "games: expected at least one name, got none"),
+        ({"game": None, "games": {"pong"}}, TypeError, "games: expected a list of names, got {"),
+        ({"game": None, "games": "pong"}, TypeError, "games: expected a list of names, got 'pong'"),
         (
             {"game": None, "games": ["pong"] * 3},
             ValueError,
