@@ -122,14 +122,15 @@ def test_a_child_that_an_environment_forks_answers_nothing():
 
         def step(self, action):
             self.n_steps += 1
-            if self.n_steps == 6 and os.fork():
-                time.sleep(0.3)  # So that the child is the first to come to the end of the slot.
+            if self.n_steps == 6:
+                os.fork()
             return super().step(action)
 
     with make_batcher(1, create_env=lambda seed: Forks([99], seed=seed), env_args={}) as batcher:
         batcher.reset()
         for begin in range(0, 20, 4):
             batcher.execute()
+            time.sleep(0.3)  # In which the child would answer as well.
             trajectories, _ = batcher.get()
             counts = trajectories.trajectories["action/count"][0].tolist()
             assert counts == [begin, begin + 1, begin + 2, begin + 3]
