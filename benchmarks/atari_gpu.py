@@ -12,7 +12,9 @@ Three uses:
 
 Beside that: `start/GAME`, seconds from a process that has a GPU to the end of a first step, cold,
 where the kernels are compiled first, and warm, and how much less of the GPU's memory is free from
-then on, per environment, the driver's share and the step's observations included; bytes per
+then on, per environment, the driver's share and the step's observations included (the compiler, of
+one thread, runs beside what is measured on the GPU; then the process waits for its turn, which does
+not count); bytes per
 environment beside its observation, registers and bytes of local memory of each kernel, the seconds
 that it takes per step, and what a CUDA graph of agent and environment gains. And what the machine's
 cores do instead of the GPU: the frames per second of `AtariEnv`, with one thread in `cpu_core/GAME`
@@ -41,7 +43,7 @@ import tempfile
 import time
 import traceback
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -59,14 +61,18 @@ FRAME_SKIP = 4
 _START = """
 import sys, time, torch
 from rlbatch import DictTensor
-from rlbatch.envs.atari import AtariEnv
+from rlbatch.envs.atari import AtariEnv, device_code, find_game
 from rlbatch.envs.atari.native_library import load_library
 game, device, n_envs = sys.argv[1], sys.argv[2], int(sys.argv[3])
 load_library()
 action = DictTensor({"action": torch.zeros(n_envs, dtype=torch.int64, device=device)})
 torch.cuda.synchronize(device)
-free, _ = torch.cuda.mem_get_info(device)
 begin = time.perf_counter()
+device_code.compile_kernels([find_game(game)], torch.device(device))
+compiled = time.perf_counter()
+input()  # Until the GPU is free.
+begin += time.perf_counter() - compiled
+free, _ = torch.cuda.mem_get_info(device)
 env = AtariEnv(game, n_envs, device=device, seed=0)
 env.reset()
 seen = env.step(action)
@@ -262,8 +268,8 @@ def kernel_seconds(game: str, config: Config) -> dict[str, float]:
     }
 
 
-def start(game: str, config: Config, cache: str | None = None) -> dict[str, float]:
-    """Returns what a game takes until its first step has ended, in a process of its own.
+def begin_start(game: str, config: Config, cache: str | None = None) -> subprocess.Popen[str]:
+    """Begins to start a game in a process of its own, which compiles its kernels, and waits.
 
     Args:
         game: The game.
@@ -272,18 +278,40 @@ def start(game: str, config: Config, cache: str | None = None) -> dict[str, floa
     """
     command = [sys.executable, "-c", _START, game, config.device, str(config.n_envs)]
     env = os.environ if cache is None else {**os.environ, "XDG_CACHE_HOME": cache}
-    result = subprocess.run(command, env=env, stdout=subprocess.PIPE, text=True, check=True)
-    seconds, taken = map(float, result.stdout.split()[-2:])
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, env=env, stdin=pipe, stdout=pipe, text=True)
+
+
+def end_start(process: subprocess.Popen[str]) -> dict[str, float]:
+    """Lets a process that `begin_start` has begun go on; returns what it took.
+
+    Raises:
+        CalledProcessError: It has failed.
+    """
+    said, _ = process.communicate("\n")
+    if process.returncode:
+        raise subprocess.CalledProcessError(process.returncode, "start")
+    seconds, taken = map(float, said.split()[-2:])
     return {"seconds": seconds, "taken_bytes_per_env": taken}
 
 
-def starts(config: Config, report: Report) -> None:
-    """Reports how long games take to start; the first is compiled before in an empty cache."""
+@contextlib.contextmanager
+def cold_start(config: Config) -> Iterator[subprocess.Popen[str]]:
+    """Begins to start the first game that is to be started, in an empty cache."""
     with tempfile.TemporaryDirectory() as cache:
-        for number, game in enumerate(config.start_games):
-            if not number:
-                measured(report, f"start/{game}/cold", start, game, config, cache)
-            measured(report, f"start/{game}/warm", start, game, config)
+        process = begin_start(config.start_games[0], config, cache)
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+
+def starts(config: Config, report: Report, cold: subprocess.Popen[str]) -> None:
+    """Reports how long games take to start."""
+    measured(report, f"start/{config.start_games[0]}/cold", end_start, cold)
+    for game in config.start_games:
+        measured(report, f"start/{game}/warm", lambda g=game: end_start(begin_start(g, config)))
 
 
 def measured(report: Report, name: str, measure: Callable[..., Any], *arguments: Any) -> Any:
@@ -385,6 +413,28 @@ def measure(cases: list[Case], figures: dict[Case, float], report: Report, confi
             report.row(use, game, n_envs, f"{figure:,.0f}")
 
 
+def measure_parts(
+    cases: list[Case],
+    figures: dict[Case, float],
+    report: Report,
+    config: Config,
+    processes: contextlib.ExitStack,
+) -> None:
+    """Measures what is wanted, and adds the figures of the cases to those that are given."""
+    games = dict.fromkeys(game for _, game, _ in cases)
+    if "kernels" in config.parts:
+        games |= dict.fromkeys(config.start_games)
+    device_code.compile_kernels([find_game(name) for name in games], torch.device(config.device))
+    if "kernels" in config.parts:
+        cold = processes.enter_context(cold_start(config))  # Which compiles meanwhile.
+        kernels(config, report)
+    measure(cases, figures, report, config)
+    if "kernels" in config.parts:
+        starts(config, report, cold)
+    if "cpu" in config.parts:
+        cores(report, figures, config)
+
+
 def main(config: Config) -> None:
     """Measures, prints a table and, last, one JSON object.
 
@@ -397,19 +447,8 @@ def main(config: Config) -> None:
     cases = cases_of(config)
     figures: dict[Case, float] = {}
     try:
-        games = dict.fromkeys(game for _, game, _ in cases)
-        if "kernels" in config.parts:
-            games |= dict.fromkeys(config.start_games)
-        device_code.compile_kernels(
-            [find_game(name) for name in games], torch.device(config.device)
-        )
-        if "kernels" in config.parts:
-            kernels(config, report)
-        measure(cases, figures, report, config)
-        if "cpu" in config.parts:
-            cores(report, figures, config)
-        if "kernels" in config.parts:  # Last, as compiling takes longest.
-            starts(config, report)
+        with contextlib.ExitStack() as processes:
+            measure_parts(cases, figures, report, config, processes)
     except KeyboardInterrupt:
         print("interrupted")
     except Exception:  # What has been measured is to be reported.

@@ -35,16 +35,16 @@ benchmarks=("$@")
 [ $# -gt 0 ] || benchmarks=("atari_gpu --sweep-games ${SWEEP:-all}" acquisition
     "a2c_atari --n-envs 256 --n-threads $(nproc) --rounds 3" dicttensor)
 
-"$PYTHON" - <<'END' || exit 2
+tests=$([[ gpu_tests =~ $ONLY ]] && echo tests)
+free=$("$PYTHON" - $tests <<'END'
+import sys
 import ale_py, cupy, gymnasium, numpy, pytest, torch, tyro
 assert torch.cuda.is_available(), "expected a GPU, torch finds none"
+version = pytest.__version__
+assert pytest.version_tuple >= (9,) or not sys.argv[1:], f"expected pytest 9 or newer, got {version}"
+print(torch.cuda.mem_get_info()[0] >> 30)
 END
-if [[ gpu_tests =~ $ONLY ]]; then
-    "$PYTHON" - <<'END' || exit 2
-import pytest
-assert pytest.version_tuple >= (9,), f"expected pytest 9 or newer, got {pytest.__version__}"
-END
-fi
+) || exit 2  # GiB.
 mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml,learning.tgz}
 steps=$(mktemp -d) runs=$(mktemp -d)
@@ -104,7 +104,6 @@ compile_before() { # NAME: compiles all kernels, with all cores, before the firs
     ONLY=. STEP_LIMIT_S=590 step compile "$PYTHON" -m scripts.gpu_compile
 }
 
-free=$("$PYTHON" -c "import torch; print(torch.cuda.mem_get_info()[0] >> 30)")  # GiB.
 beside() { # COMMAND...: runs it beside what comes next, where the GPU has memory for that.
     "$@" &
     ((free > 30)) || wait
