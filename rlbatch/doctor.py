@@ -46,7 +46,9 @@ class Finding(NamedTuple):
 
 def check_python() -> Finding:
     """Python and the package itself."""
-    return Finding(sys.version_info >= (3, 11), f"{platform.python_version()}, {sys.executable}")
+    own = _version("rlbatch") or "of a folder, not installed"
+    found = f"{platform.python_version()}, {sys.executable}, rlbatch {own}"
+    return Finding(sys.version_info >= (3, 11), found)
 
 
 def check_torch() -> Finding:
@@ -161,6 +163,9 @@ def check_kernels() -> Finding:
         device_code.device_kernels([find_game("pong")], gpu)
     except build.BuildError as error:
         return Finding(False, str(error), _remedy(error, _CUDA_EXTRA))
+    except RuntimeError as error:  # Of PyTorch.
+        remedy = "nvidia-smi, which tells whether other programs use the GPU"
+        return Finding(False, f"{type(error).__name__}: {error}", remedy)
     return Finding(True, f"they start on {gpu}, {torch.cuda.get_device_name(gpu)}")
 
 

@@ -199,6 +199,18 @@ def test_one_gpu_that_is_new_enough_is_the_one_that_is_tried(monkeypatch, have_g
     assert tried == [torch.device("cuda:1")]
 
 
+def test_a_gpu_that_is_full_is_a_finding(monkeypatch, have_gpus) -> None:
+    def full(games, device) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    have_gpus((9, 0))
+    monkeypatch.setattr(device_code, "device_kernels", full)
+    finding = doctor.check_kernels()
+    assert finding.is_fine is False
+    assert finding.found == "OutOfMemoryError: CUDA out of memory"
+    assert "nvidia-smi" in finding.remedy
+
+
 def test_a_gpu_that_is_too_old_lacks_nothing_else(monkeypatch, have_gpus, capsys) -> None:
     def missing() -> None:
         raise build.BuildError("no CuPy")

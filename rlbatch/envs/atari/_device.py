@@ -407,6 +407,9 @@ class DeviceBatch(Batch):
             self._per_state("rlb_restore", ids, uploaded)
 
     def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
+        if len(self._in_turn) == 1:  # Without a copy: of many environments these are gigabytes.
+            self._run_on_states(name, self._kernels[0], self._batches[0], ids, bodies)
+            return
         for i in range(len(self._in_turn)):
             rows = [row for row, number in enumerate(ids) if number % len(self._in_turn) == i]
             part = bodies[rows].contiguous()

@@ -56,6 +56,9 @@ _EXTRA = "pip install 'rlbatch[cuda13]' (or cuda12, for an older driver)"
 OLDEST_GPU = 7, 5  # Turing. CUDA 13 has no code for older ones, and none has been tried.
 NEWER_NVRTC = "pip install -U nvidia-cuda-nvrtc (or nvidia-cuda-nvrtc-cu12, for an older driver)"
 
+# Xavier, Orin and Thor, as far as they share a generation with other GPUs.
+_TEGRA = (72, 87, 101)
+
 # At once; each takes about 300 MB.
 _MOST_COMPILERS = 16
 
@@ -174,8 +177,8 @@ def _cuda_kernels(options: tuple[str, ...], device: torch.device) -> _CudaKernel
 def architecture_of(device: torch.device) -> str:
     """Returns the architecture to compile for, such as sm_90: the newest that runs on a GPU.
 
-    Code runs on GPUs of the same generation that are newer. Source: NVIDIA, CUDA C++ Programming
-    Guide 13.0, section "Binary Compatibility".
+    Code runs on GPUs of the same generation that are newer; but that for Tegra systems runs on
+    these alone. Source: NVIDIA, CUDA C++ Programming Guide 13.0, section "Binary Compatibility".
 
     Raises:
         ArchitectureError: The GPU is too old, or NVRTC is too old or too new for it.
@@ -188,7 +191,8 @@ def architecture_of(device: torch.device) -> str:
             f"newer, got {device}, of {_dotted((major, minor))}"
         )
     version, known = _nvrtc()
-    able = [number for number in known if number // 10 == major and number % 10 <= minor]
+    own = 10 * major + minor
+    able = [n for n in known if n // 10 == major and n <= own and (n == own or n not in _TEGRA)]
     if not able:
         raise ArchitectureError(
             f"AtariEnv on CUDA: expected an NVRTC that compiles for the compute capability "

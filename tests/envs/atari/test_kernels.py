@@ -198,6 +198,13 @@ def test_a_gpu_that_the_compiler_does_not_know_gets_the_code_of_its_generation(
     assert device_code.architecture_of(torch.device("cuda:0")) == architecture
 
 
+def test_only_tegra_systems_get_code_for_these(monkeypatch) -> None:
+    monkeypatch.setattr(device_code, "_nvrtc", lambda: ("12.8", (75, 80, 87, 90, 100, 101, 120)))
+    for capability, architecture in (((10, 3), "sm_100"), ((8, 7), "sm_87"), ((8, 9), "sm_80")):
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, it=capability: it)
+        assert device_code.architecture_of(torch.device("cuda:0")) == architecture
+
+
 def test_a_gpu_of_another_generation_is_named(monkeypatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (99, 0))
     expected = r"capability 99\.0 of cuda:1, got NVRTC 13\.\d, .* 7\.5, 8\.0,"
