@@ -15,6 +15,11 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 
+
+def _of_atari(*names: str) -> set[str]:
+    return {f"rlbatch.envs.atari.{name}" for name in names}
+
+
 # Lowest first. A module may import from lower layers and from its own package, nothing else.
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
@@ -25,7 +30,18 @@ LAYERS = (
     {"rlbatch.envs.spaces", "rlbatch.envs.device"},
     {"rlbatch._slots", "rlbatch._registry", "rlbatch._arguments"},
     {"rlbatch.envs._backends", "rlbatch.envs.check", "rlbatch.envs.vector"},
-    {"rlbatch.envs.gym", "rlbatch.envs.atari", "rlbatch._worker"},
+    {"rlbatch.envs.gym", "rlbatch._worker"},
+    _of_atari("games", "program", "console_state"),
+    _of_atari("roms", "build", "console_settings", "registration"),
+    _of_atari("native_library", "device_code"),
+    _of_atari("_options"),
+    _of_atari("_batch", "console"),
+    _of_atari("_native_batch"),
+    _of_atari("_device", "_host_steps", "vector_env"),
+    _of_atari("_device_steps"),
+    _of_atari("env"),
+    _of_atari("video"),
+    {"rlbatch.envs.atari"},
     {"rlbatch._process", "rlbatch._local"},
     {"rlbatch._remote"},
     {"rlbatch._crew"},
@@ -54,7 +70,7 @@ LAYERS = (
     {"algos.play"},
 )
 # Packages whose `__init__.py` only gathers names: each is a module of its own here.
-FACADES = {"rlbatch", "rlbatch.envs", "algos"}
+FACADES = {"rlbatch", "rlbatch.envs", "rlbatch.envs.atari", "algos"}
 
 # Heavy packages, and the only modules that may import them, at the top or in a function.
 HEAVY = {
@@ -226,6 +242,11 @@ OTHER = {
         "rlbatch/envs/atari/env.py",
         "def f():\n    import cupy.cuda",
         "rlbatch.envs.atari.env: cupy is not imported here",
+    ),
+    "upward in atari": (
+        "rlbatch/envs/atari/device_code.py",
+        "from rlbatch.envs.atari import env",
+        "rlbatch.envs.atari.device_code: imports rlbatch.envs.atari.env, which is not below it",
     ),
     "gymnasium elsewhere": (
         "rlbatch/_slots.py",
