@@ -32,7 +32,7 @@ Named = TypeVar("Named", bound="NamedTensors")
 _CPU = torch.device("cpu")
 
 # torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
-_SIGNED = {
+SIGNED = {
     torch.uint16: torch.int16,
     torch.uint32: torch.int32,
     torch.uint64: torch.int64,
@@ -374,7 +374,7 @@ def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Returns some of the rows (a copy); none of the numbers may be negative."""
     # index_select copies whole rows; tensor[rows] goes element by element, and is up to 30 times
     # as slow on the CPU where a row is an image.
-    if tensor.dtype in _SIGNED:
+    if tensor.dtype in SIGNED:
         return _signed(tensor).index_select(0, rows).view(tensor.dtype)
     return tensor.index_select(0, rows)
 
@@ -391,7 +391,7 @@ def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> 
 
 def _signed(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the same bytes in a dtype that PyTorch can index."""
-    dtype = _SIGNED.get(tensor.dtype)
+    dtype = SIGNED.get(tensor.dtype)
     return tensor.view(dtype) if dtype else tensor
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import torch
 
+from rlbatch._named_tensors import SIGNED
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
 
 
@@ -100,9 +101,6 @@ def _shifts(row: torch.Tensor, n_steps: int) -> list[torch.Tensor]:
     return [row[:, first : first + n_steps] for first in range(row.shape[1] - n_steps + 1)]
 
 
-_SIGNED = {torch.uint16: torch.int16, torch.uint32: torch.int32, torch.uint64: torch.int64}
-
-
 def _forget(frames: torch.Tensor, is_gone: torch.Tensor) -> None:
     """Writes 0 to some frames, [*is_gone.shape, ...]."""
     is_gone = is_gone.reshape(*is_gone.shape, *[1] * (frames.dim() - is_gone.dim()))
@@ -111,7 +109,7 @@ def _forget(frames: torch.Tensor, is_gone: torch.Tensor) -> None:
     else:
         # Several times as fast on a CPU; but NaN times 0 is not 0. CUDA multiplies no unsigned
         # numbers but bytes; signed ones of the same bits it does.
-        frames = frames.view(_SIGNED.get(frames.dtype, frames.dtype))
+        frames = frames.view(SIGNED.get(frames.dtype, frames.dtype))
         frames.mul_((~is_gone).to(frames.dtype))
 
 

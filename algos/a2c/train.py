@@ -178,7 +178,7 @@ def train(config: Config) -> Result:
     optimizer = torch.optim.RMSprop(
         agent.model.parameters(), config.learning_rate, alpha=0.99, eps=1e-5
     )
-    window = Window(config.n_groups, config.n_groups)
+    window = Window(config.n_groups)
     with (
         Run("a2c", config, agent.model, optimizer, new_agent(config)) as run,
         RL_Batcher(

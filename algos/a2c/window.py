@@ -21,15 +21,14 @@ from rlbatch import DictTensor, TemporalDictTensor, Trajectories
 
 
 class Window:
-    """Keeps trajectories that follow each other.
+    """Keeps trajectories that follow each other, as many as there are groups.
 
     Args:
-        n_parts: How many it keeps.
-        n_groups: How many groups the environments are dealt into.
+        n_groups: G, how many groups the environments are dealt into.
     """
 
-    def __init__(self, n_parts: int, n_groups: int):
-        self._parts: deque[Trajectories] = deque(maxlen=n_parts)
+    def __init__(self, n_groups: int):
+        self._parts: deque[Trajectories] = deque(maxlen=n_groups)
         self._n_groups = n_groups
 
     def clear(self) -> None:

@@ -228,7 +228,7 @@ def part(first: int, n_timesteps: int) -> Trajectories:
 
 
 def test_groups_take_turns_with_their_last_steps():
-    window = Window(n_parts=2, n_groups=2)
+    window = Window(n_groups=2)
     window.add(part(0, 2))
     assert window.group(0).trajectories["x"].tolist() == [[0, 1], [100, 101]]
     window.add(part(2, 2))
