@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
+from rlbatch._checks import as_float
 from rlbatch.batcher import RL_Batcher
 
 logger = logging.getLogger(__name__)
@@ -45,7 +46,8 @@ def tune_throughput(
         their own, these steps count.
 
     Raises:
-        TypeError: Choices are no list, or `make_batcher` returns something else.
+        TypeError: `seconds` is not a number, choices are not a list, or `make_batcher` returns
+            something else.
         ValueError: `seconds` is not above 0, or an argument has no choices.
         Exception: Whatever making, running or closing a batcher raises; notes say which it was, and
             what was measured before.
@@ -68,7 +70,7 @@ def tune_throughput(
         >>> best.choice
         {'n_envs': 16}
     """
-    if not isinstance(seconds, (int, float)) or not seconds > 0:
+    if not as_float("seconds", seconds) > 0:
         raise ValueError(f"seconds: expected a number above 0, got {seconds!r}")
     values = [_values(name, given) for name, given in choices.items()]
     measured: list[Throughput] = []

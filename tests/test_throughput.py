@@ -88,7 +88,7 @@ def test_the_log_tells(clock, caplog) -> None:
     [
         ({"seconds": 0}, ValueError, "seconds: expected a number above 0, got 0"),
         ({"seconds": float("nan")}, ValueError, "seconds: expected a number above 0, got nan"),
-        ({"seconds": "2"}, ValueError, "seconds: expected a number above 0, got '2'"),
+        ({"seconds": "2"}, TypeError, "seconds: expected a number, got '2'"),
         ({"n_envs": 4}, TypeError, "n_envs: expected a list of values to try, got 4"),
         ({"n_envs": "48"}, TypeError, "n_envs: expected a list of values to try, got '48'"),
         ({"n_envs": iter(())}, ValueError, "n_envs: expected at least one value to try, got none"),
