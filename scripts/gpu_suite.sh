@@ -120,7 +120,7 @@ if grep -qvP '^\S+\t0\t' "$steps/table"; then  # All else would wait for the sam
     exit 1
 fi
 # What checks comes before what measures, side by side. The checkers make the kernels hundreds of times
-# slower, so that there is one step, in full warps and in one that is not.
+# slower, so that there are few steps, in full warps and in one that is not.
 check() { # NAME TOOL OPTION... -- GAME...: runs a checker, of kernels that the options name.
     local name=$1 tool=()
     shift
@@ -130,7 +130,7 @@ check() { # NAME TOOL OPTION... -- GAME...: runs a checker, of kernels that the 
     done
     # Without PyTorch's cache a tensor's end is the end of an allocation.
     step "sanitizer_$name" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "${tool[@]}" \
-        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 --n-steps 1 \
+        --error-exitcode 1 "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
         --games "${@:2}"
 }
 for name in gpu_equality_1 gpu_equality_2 gpu_tests; do
@@ -152,15 +152,15 @@ for n in 5000 40000; do  # In warps that are not full, and in full ones.
     beside step "gpu_equality_of_$n" "$PYTHON" -m scripts.gpu_equality --n-games-at-once 1 \
         --games pong klax --n-envs $n --n-steps 5 --n-warps None --states-of-every 50
 done
-beside check synccheck synccheck --kernel-name kns=rlb_ -- pong pitfall2 --n-envs 136
+beside check synccheck synccheck --kernel-name kns=rlb_ -- pong pitfall2 --n-envs 136 --n-steps 10
 # Of calls that fail, as those do with which PyTorch asks what there is, none is reported.
 beside check memcheck memcheck --kernel-name kns=rlb_ --report-api-errors no -- pong pitfall2 \
-    --n-envs 136
+    --n-envs 136 --n-steps 10
 beside check racecheck racecheck --kernel-name kns=rlb_observe --kernel-name kns=rlb_save \
-    --kernel-name kns=rlb_restore -- pong klax --n-envs 136
+    --kernel-name kns=rlb_restore -- pong klax --n-envs 136 --n-steps 1
 # This tool keeps every access between two barriers, of which a step has one: so there are just two warps with
 # environments, which share a program. tests/envs/atari/test_sanitizers.py watches more, on a host.
-beside check racecheck_step racecheck --kernel-name kns=rlb_step -- pong --n-envs 33 --frameskip 1
+beside check racecheck_step racecheck --kernel-name kns=rlb_step -- pong --n-envs 33 --n-steps 5
 wait
 # The first figure is how many of a warp's 32 threads work at a time.
 metrics=smsp__thread_inst_executed_per_inst_executed.ratio,sm__warps_active.avg.pct_of_peak_sustained_active
