@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 import torch
@@ -30,8 +32,6 @@ SLOW += [("klax", 3, 1, "sm_80"), ("pitfall2", 3, 1, "sm_86")]
 SLOW += [("ms_pacman", 3, 1, "sm_100"), ("pong", 3, 1, "sm_120"), ("klax", 3, 1, "sm_120")]
 CASES = [*FAST, *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW)]
 ARCHITECTURES = {architecture for *_, architecture in [*FAST, *SLOW]}
-# A reset would be most of the fast cases' time. Emulated, as one game's is, it takes minutes.
-WITHOUT_RESET = {("pong", 1), ("pitfall2", 1)}
 
 
 @pytest.mark.parametrize(("game", "seed", "n_warps", "architecture"), CASES)
@@ -39,16 +39,15 @@ def test_machine_code_does_what_the_cpu_core_does(
     game, seed, n_warps, architecture, monkeypatch
 ) -> None:
     monkeypatch.setenv(device_code.GRID_VARIABLE, "0")
+    with contextlib.closing(AtariEnv(game, N_ENVS, seed=1)) as native:
+        first, _ = native.reset()
     native = AtariEnv(game, N_ENVS, seed=1, decorrelate_steps=40)
     native.reset()
     rng = np.random.default_rng(1)
     with sass.played(seed, architecture=architecture) as kernels_of:
         env = AtariEnv(game, N_ENVS, seed=1)
         env._batch.n_warps = n_warps
-        if (game, n_warps) in WITHOUT_RESET:
-            env._n_resets = 1
-        else:
-            env.reset()
+        assert torch.equal(env.reset()[0]["frame"], first["frame"])
         env.set_state(native.get_state())
         env.observe()
         for _ in range(3):
