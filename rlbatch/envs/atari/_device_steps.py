@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -12,8 +11,6 @@ import torch
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device import DeviceBatch, DeviceJob
 from rlbatch.envs.atari._host_steps import Arrays
-from rlbatch.envs.atari._options import Settings
-from rlbatch.envs.atari.games import Game
 
 _log = logging.getLogger(__name__)
 
@@ -25,29 +22,16 @@ _FEW = 1024
 
 
 class DeviceSteps:
-    """Environments of a `DeviceBatch`, and their results as observations.
-
-    Nothing in `step` waits for the device.
+    """The results of a `DeviceBatch` as observations. Nothing in `step` waits for the device.
 
     Args:
-        games: See `DeviceBatch`.
-        n_envs: See `DeviceBatch`.
-        settings: See `DeviceBatch`.
-        device: See `DeviceBatch`.
-        num_threads: See `DeviceBatch`.
+        batch: The environments, which are stepped from here alone.
     """
 
-    def __init__(
-        self,
-        games: Sequence[Game],
-        n_envs: int,
-        settings: Settings,
-        device: torch.device,
-        num_threads: int = 0,
-    ):
-        if device.type == "cuda" and n_envs < _FEW:
+    def __init__(self, batch: DeviceBatch):
+        if batch.device.type == "cuda" and batch.n_envs < _FEW:
             hint_at_more()
-        self.batch = DeviceBatch(games, n_envs, settings, device, num_threads)
+        self.batch = batch
 
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._native_batch import Job, NativeBatch
-from rlbatch.envs.atari._options import Settings
-from rlbatch.envs.atari.games import Game
 
 Arrays = dict[str, np.ndarray]
 
 
 class HostSteps:
-    """Environments of a `NativeBatch`, and their results as observations.
+    """The results of a `NativeBatch` as observations.
 
     Args:
-        games: See `NativeBatch`.
-        n_envs: See `NativeBatch`.
-        settings: See `NativeBatch`.
-        num_threads: See `NativeBatch`.
+        batch: The environments, which are stepped from here alone.
     """
 
-    def __init__(
-        self, games: Sequence[Game], n_envs: int, settings: Settings, num_threads: int = 0
-    ):
-        self.batch = NativeBatch(games, n_envs, settings, num_threads)
+    def __init__(self, batch: NativeBatch):
+        self.batch = batch
 
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""

@@ -13,8 +13,10 @@ from gymnasium import spaces
 
 from rlbatch._checks import check_has_keys, check_integer
 from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.atari._device import DeviceBatch
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
+from rlbatch.envs.atari._native_batch import NativeBatch
 from rlbatch.envs.atari._options import (
     MOST_THREADS,
     AtariOptions,
@@ -140,9 +142,10 @@ class AtariEnv(VecEnv):
         chosen = games_in_turn(named, mode, difficulty, n_envs, first)
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
-            self._steps = DeviceSteps(chosen, n_envs, settings, self.device, num_threads)
+            batch = DeviceBatch(chosen, n_envs, settings, self.device, num_threads)
+            self._steps = DeviceSteps(batch)
         else:
-            self._steps = HostSteps(chosen, n_envs, settings, num_threads)
+            self._steps = HostSteps(NativeBatch(chosen, n_envs, settings, num_threads))
         self._batch = self._steps.batch
         self._n_resets = 0
         self._has_stepped = False

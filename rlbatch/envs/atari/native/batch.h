@@ -111,6 +111,20 @@ struct Episode {
   u8 padding[5];
 };
 
+// Writes what a step has led to, to a row of arrays that are named as in an `Episode`.
+template <class Results>
+RLB_FN void write_outcome(const Episode& e, const Results& results, s32 row) {
+  results.reward[row] = e.reward;
+  results.reward_raw[row] = e.reward_raw;
+  results.episode_length[row] = e.episode_length;
+  results.episode_return[row] = e.episode_return;
+  results.last_action[row] = e.last_action;
+  results.terminated[row] = e.terminated;
+  results.truncated[row] = e.truncated;
+  results.life_lost[row] = e.life_lost;
+  results.has_ended[row] = e.has_ended;
+}
+
 RLB_FN s32 frame_size(const Options& o) {
   return o.observation_type == kRam ? 128 : o.height * o.width * (o.observation_type == kRgb ? 3 : 1);
 }

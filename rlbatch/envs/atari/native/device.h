@@ -89,20 +89,6 @@ RLB_FN void write_place(const DeviceBatch& b, s32 env, const DeviceEnvironment& 
   b.episode_frame_number[env] = session.episode_frame_number;
 }
 
-RLB_FN void write_results(const DeviceBatch& b, s32 env, const DeviceEnvironment& environment) {
-  const Episode& e = environment.e;
-  b.reward[env] = e.reward;
-  b.reward_raw[env] = e.reward_raw;
-  b.episode_length[env] = e.episode_length;
-  b.episode_return[env] = e.episode_return;
-  b.last_action[env] = e.last_action;
-  b.terminated[env] = e.terminated;
-  b.truncated[env] = e.truncated;
-  b.life_lost[env] = e.life_lost;
-  b.has_ended[env] = e.has_ended;
-  write_place(b, env, environment);
-}
-
 // Gives every environment a job, and writes its results: `jobs` [n_envs], or null if all have `job`;
 // `actions` [n_envs] of kStepJob, places in the action space; `seeds` [n_envs] of kLoadJob. Where an
 // episode has ended, kRestartJob begins the next one; results but for the place stay those of the end.
@@ -122,8 +108,8 @@ RLB_FN void step_kernel(const DeviceBatch& b, s32 job, const u8* jobs, const s64
       if (!exists) b.errors[kNoSuchAction] = 1;
       environment.step(exists ? static_cast<s32>(action) : -1, 1.0f);
     }
-    if (job == kRestartJob) return write_place(b, env, environment);
-    write_results(b, env, environment);
+    if (job != kRestartJob) write_outcome(environment.e, b, env);
+    write_place(b, env, environment);
   });
 }
 

@@ -282,7 +282,7 @@ struct HostBatch {
     if (job.kind == kReset || job.kind == kLoad) env.reset();
     if (job.kind == kStartCount) env.start_count();
     if (steps) env.step(job.action, job.strength);
-    write_step(env, outputs, job.env);
+    write_outcome(slot.episode, outputs, job.env);
     if (job.kind == kStepThrough) {
       if (slot.episode.has_ended || outputs.has_all_after) write_after(env, outputs, job.env);
       if (slot.episode.has_ended) env.reset();
@@ -294,20 +294,6 @@ struct HostBatch {
     } else if (slot.kept.capacity()) {
       std::vector<u8>().swap(slot.kept);  // Frames that take two calls are rare.
     }
-  }
-
-  // What a step has led to.
-  static void write_step(const HostEnvironment& env, const Outputs& o, s32 row) {
-    const Episode& e = env.e;
-    o.reward[row] = e.reward;
-    o.reward_raw[row] = e.reward_raw;
-    o.episode_length[row] = e.episode_length;
-    o.episode_return[row] = e.episode_return;
-    o.last_action[row] = e.last_action;
-    o.terminated[row] = e.terminated;
-    o.truncated[row] = e.truncated;
-    o.life_lost[row] = e.life_lost;
-    o.has_ended[row] = e.has_ended;
   }
 
   static void write_after(const HostEnvironment& env, const Outputs& o, s32 row) {
