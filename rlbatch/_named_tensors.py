@@ -24,6 +24,7 @@ from rlbatch.errors import (
     KeyMismatchError,
     ShapeError,
     as_device,
+    as_present_device,
 )
 
 Index = torch.Tensor | int | list[int]
@@ -150,10 +151,14 @@ class NamedTensors:
 
         Returns:
             The same object where the device is already that one, else a copy.
+
+        Raises:
+            ValueError: `device` does not name a device, or this machine does not have it.
         """
         device = as_device(device)
         if self.device() in (device, None):
             return self
+        device = as_present_device(device)
         if non_blocking or device.type != "cuda" or self.device() != _CPU:
             return self._map(lambda tensor: tensor.to(device, non_blocking=non_blocking))
         moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))

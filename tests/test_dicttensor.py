@@ -208,6 +208,15 @@ def test_to_another_device_moves_every_tensor(kind, device):
     assert {tensor.device.type for tensor in named(container).values()} == {device.type}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_that_is_missing_is_named(kind):
+    n_devices = torch.cuda.device_count()
+    with pytest.raises(
+        ValueError, match=f"device: expected one that is there, got cuda:{n_devices}"
+    ):
+        make(kind).to(n_devices)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("kind", KINDS)
 def test_device_names_of_one_gpu_are_equal(kind):
