@@ -197,8 +197,9 @@ def test_a_crash_of_a_forked_child_is_not_the_workers():
 def test_a_worker_is_killed_while_it_waits(call):
     batcher = make_batcher(2)
     batcher.reset()
-    os.kill(worker_pids(batcher)[0], signal.SIGKILL)
-    time.sleep(0.2)
+    killed = worker_pids(batcher)[:1]
+    os.kill(killed[0], signal.SIGKILL)
+    wait_for_end(killed)
     with pytest.raises(WorkerError, match="worker 0 .*killed by SIGKILL"), Timer():
         call(batcher)
     assert_unusable(batcher)
