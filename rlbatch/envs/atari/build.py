@@ -49,12 +49,9 @@ _LEVELS = {
     "any": [],
 }
 
-# In the order of `cart` in the configuration of a console.
-CARTS = ("2K", "4K", "F8", "F8SC", "F6", "F6SC", "E0", "FE", "DPC")
-
 
 class BuildError(RuntimeError):
-    """The host library is missing and cannot be made; the message says what to install."""
+    """What is compiled is missing and cannot be made; the message says what to install."""
 
 
 class CacheError(BuildError):

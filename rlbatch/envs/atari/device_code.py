@@ -23,7 +23,6 @@ import numpy as np
 import torch
 
 from rlbatch.envs.atari.build import (
-    CARTS,
     LIBRARY_NAME,
     NATIVE,
     BuildError,
@@ -36,7 +35,7 @@ from rlbatch.envs.atari.build import (
     one_at_a_time,
     usable_cores,
 )
-from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.games import CARTS, Game
 from rlbatch.envs.atari.program import PROGRAM_CARTS, program_macros
 from rlbatch.envs.atari.roms import read_rom
 

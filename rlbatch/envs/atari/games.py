@@ -28,6 +28,8 @@ SCREEN_WIDTH, RAM_BYTES = 160, 128
 # resistance of a paddle, in ohms.
 SYSTEM_SEED, PADDLE_MAX = 4753849, 790196
 
+# How cartridges switch banks, in the order of `cart` in the configuration of a console.
+CARTS = ("2K", "4K", "F8", "F8SC", "F6", "F6SC", "E0", "FE", "DPC")
 _ROM_BYTES = {"2K": 2048, "4K": 4096, "E0": 8192, "FE": 8192, "F8": 8192, "F8SC": 8192}
 _ROM_BYTES |= {"F6": 16384, "F6SC": 16384, "DPC": 10495}
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 import functools
 
-from rlbatch.envs.atari.build import CARTS, BuildError, host_library
-from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.build import BuildError, host_library
+from rlbatch.envs.atari.games import CARTS, Game
 
 
 class ConsoleConfig(ctypes.Structure):

@@ -16,8 +16,9 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Batcher
-from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, build, device_code
+from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, device_code
 from rlbatch.envs.atari._device_steps import hint_at_more
+from rlbatch.envs.atari.games import CARTS
 from rlbatch.envs.atari.roms import guess_cart, rom_folder
 from scripts.cartridges import cartridge
 from tests.envs.atari.steps import LeaveAlone, MakeEnv, Walker, check_equal, check_steps
@@ -64,7 +65,7 @@ def test_code_that_is_made_for_one_game(
 
 
 def test_that_is_all_kinds() -> None:
-    assert {GAMES[game].cart for game in KINDS} == set(build.CARTS)
+    assert {GAMES[game].cart for game in KINDS} == set(CARTS)
 
 
 @pytest.mark.slow

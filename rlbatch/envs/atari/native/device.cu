@@ -30,7 +30,7 @@ RLB_KERNEL(rlb_save, (const DeviceBatch* b, const s32* ids, u8* out, s64 n_bytes
 RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_bytes),
            restore_kernel(*b, ids, in, n_bytes))
 
-// What the host that allocates must know, for one thread: `SIZES` in `../build.py`.
+// What the host that allocates must know, for one thread: `SIZES` in `../device_code.py`.
 RLB_FN void sizes_kernel(s32* out) {
   const u8* anywhere = reinterpret_cast<const u8*>(out);  // NVRTC knows no offsetof.
   const State& state = *reinterpret_cast<const State*>(anywhere);
