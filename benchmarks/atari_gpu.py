@@ -414,11 +414,7 @@ def measure(cases: list[Case], figures: dict[Case, float], report: Report, confi
 
 
 def measure_parts(
-    cases: list[Case],
-    figures: dict[Case, float],
-    report: Report,
-    config: Config,
-    processes: contextlib.ExitStack,
+    cases: list[Case], figures: dict[Case, float], report: Report, config: Config
 ) -> None:
     """Measures what is wanted, and adds the figures of the cases to those that are given."""
     games = dict.fromkeys(game for _, game, _ in cases)
@@ -426,11 +422,12 @@ def measure_parts(
         games |= dict.fromkeys(config.start_games)
     device_code.compile_kernels([find_game(name) for name in games], torch.device(config.device))
     if "kernels" in config.parts:
-        cold = processes.enter_context(cold_start(config))  # Which compiles meanwhile.
-        kernels(config, report)
-    measure(cases, figures, report, config)
-    if "kernels" in config.parts:
-        starts(config, report, cold)
+        with cold_start(config) as cold:  # Which compiles meanwhile.
+            kernels(config, report)
+            measure(cases, figures, report, config)
+            starts(config, report, cold)
+    else:
+        measure(cases, figures, report, config)
     if "cpu" in config.parts:
         cores(report, figures, config)
 
@@ -447,8 +444,7 @@ def main(config: Config) -> None:
     cases = cases_of(config)
     figures: dict[Case, float] = {}
     try:
-        with contextlib.ExitStack() as processes:
-            measure_parts(cases, figures, report, config, processes)
+        measure_parts(cases, figures, report, config)
     except KeyboardInterrupt:
         print("interrupted")
     except Exception:  # What has been measured is to be reported.

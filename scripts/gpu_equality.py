@@ -66,7 +66,9 @@ _interrupted = threading.Event()  # By the user, or by an error of CUDA.
 def first_difference(found: DictTensor, expected: DictTensor) -> str | None:
     """Names the first key and environment that differ; None if none does."""
     # At once: each wait may take long where other processes use the GPU as well.
-    if found.keys() == expected.keys() and torch.equal(bytes_of(found).cpu(), bytes_of(expected)):
+    if forms_of(found) == forms_of(expected) and torch.equal(
+        bytes_of(found).cpu(), bytes_of(expected)
+    ):
         return None
     for key in expected.keys():
         one, other = found[key].cpu(), expected[key]
@@ -74,6 +76,11 @@ def first_difference(found: DictTensor, expected: DictTensor) -> str | None:
             env = int((one != other).flatten(1 if one.dim() > 1 else 0).nonzero()[0, 0])
             return f"{key} of environment {env}"
     return None
+
+
+def forms_of(observation: DictTensor) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    """Returns the shape and dtype of every key."""
+    return {key: (tensor.shape, tensor.dtype) for key, tensor in observation.items()}
 
 
 def bytes_of(observation: DictTensor) -> torch.Tensor:
