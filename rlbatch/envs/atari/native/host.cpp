@@ -79,8 +79,8 @@ RLB_API s64 rlb_size_of(const char* name) {
       {"Config", sizeof(Config)},   {"GameSpec", sizeof(GameSpec)},
       {"Options", sizeof(Options)}, {"KnownResets", sizeof(KnownResets)},
       {"Job", sizeof(Job)},         {"Outputs", sizeof(Outputs)},
-      {"Resize", sizeof(Resize)},   {"Slot", sizeof(HostBatch::Slot)},
-      {"State", sizeof(State)},     {"Scratch", HostBatch::Scratch::kBytes},
+      {"Resize", sizeof(Resize)},   {"Slot", sizeof(Slot)},
+      {"State", sizeof(State)},     {"Scratch", Scratch::kBytes},
       {"PowerOn", sizeof(PowerOn)},
   };
   for (const auto& [known, size] : sizes) {
@@ -244,18 +244,13 @@ RLB_API void* rlb_batch_new(s32 n_envs, s32 n_games, const GameSpec* games, cons
   for (s32 g = 0; g < n_games; ++g) {
     if (!is_sensible(games[g].config)) return nullptr;
   }
-  auto* batch = new (std::nothrow) HostBatch;
-  if (!batch) return nullptr;
-  std::vector<std::vector<u8>> images;
+  HostGames wanted{*options, {}};
   for (s32 g = 0; g < n_games; ++g) {
     const Config& c = games[g].config;
-    images.push_back(prepared(roms[g], c.rom_size, static_cast<Cart>(c.cart)));
+    wanted.games.push_back({games[g], prepared(roms[g], c.rom_size, static_cast<Cart>(c.cart))});
   }
-  if (!batch->start(n_envs, n_games, games, std::move(images), game_of, *options, n_threads, n_finders)) {
-    delete batch;
-    return nullptr;
-  }
-  return batch;
+  auto batch = std::make_unique<HostBatch>(std::move(wanted));
+  return batch->start(n_envs, game_of, n_threads, n_finders) ? batch.release() : nullptr;
 }
 
 RLB_API s32 rlb_batch_threads(void* handle) {
@@ -305,12 +300,12 @@ RLB_API void rlb_batch_save(void* handle, s32 env, u8* out) {
 
 // Writes `PowerOn` of a game.
 RLB_API void rlb_batch_power_on(void* handle, s32 game, PowerOn* out) {
-  *out = static_cast<HostBatch*>(handle)->power_ons[static_cast<size_t>(game)];
+  *out = static_cast<HostBatch*>(handle)->games[game].power_on;
 }
 
 // Writes `KnownResets` of a game.
 RLB_API void rlb_batch_known_resets(void* handle, s32 game, KnownResets* out) {
-  *out = static_cast<HostBatch*>(handle)->resets[static_cast<size_t>(game)];
+  *out = static_cast<HostBatch*>(handle)->games[game].resets;
 }
 
 // Writes the states of the known resets of a game, and of each the number of the first that shows the same.
