@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -146,7 +145,15 @@ def _make_worker(connection: Connection) -> tuple[Worker, torch.device]:
     recipe.torch_settings.apply()
     seed_generators(recipe.seeds.generators)
     torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
-    return Worker(recipe, partial(_ask_for_slots, connection)), recipe.device
+
+    def allocate(layout: Layout) -> SlotWriter:
+        started = time.perf_counter()
+        slots = _ask_for_slots(connection, layout)
+        worker.stats["wait_s"] += time.perf_counter() - started  # For the slowest worker.
+        return slots
+
+    worker = Worker(recipe, allocate)
+    return worker, recipe.device
 
 
 def _load_recipe(connection: Connection) -> Recipe:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class Command(Enum):
 
 
 class TorchSettings(NamedTuple):
-    """What is set for a whole process, and decides on the bits of a result; the caller's.
+    """The caller's settings of PyTorch that hold for a whole process, and change results.
 
     Attributes:
         num_threads: In an operator.
@@ -269,41 +269,61 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
+        begun, elsewhere = time.perf_counter(), self._seconds_elsewhere()
         everyone = None if self.autoreset else self._unless_everyone()
-        is_first = self._slots is None
-        is_direct = self._is_direct and not is_first
-        history = self._history(t)
-        begun = time.perf_counter()
-        if is_first:
-            seen = self._observation.clone()  # What is stored later may be changed until then.
-        elif not is_direct:
-            self._slots.write_observation(t, everyone, self._observation)
-        asked = time.perf_counter()
-        action, state = self._act(t, history)
-        acted = time.perf_counter()
-        if is_first:
-            _check_device("agent.__call__", self._recipe.device, action=action, state=state)
-            _check_new_state(self._state, state)
-            chosen = action.clone()
+        if self._slots is None:
+            self._first_step(everyone)
+        elif self._is_direct:
+            self._direct_step(t)
         else:
-            self._slots.write_action(t, everyone, action)
-        given = time.perf_counter()
-        if is_direct:
-            after_arrays, following_arrays, following = self._slots.direct(t)
-            self.env.step_into(_for_env(action), after_arrays, following_arrays)
-            stepped = time.perf_counter()
-        else:
-            (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
-            stepped = time.perf_counter()
-            if is_first:
-                self._look_at("env.step", running, _observation=after, observation=following)
-                self._start_first_slots(seen, chosen)
-            state = self._store(t, everyone, state, after, following, running)
-        self._observation, self._state = following, state
-        self.stats["agent_s"] += acted - asked
-        self.stats["env_s"] += stepped - given
-        self.stats["storage_s"] += time.perf_counter() - begun - (acted - asked) - (stepped - given)
+            self._plain_step(t, everyone)
+        spent = time.perf_counter() - begun
+        self.stats["storage_s"] += spent - (self._seconds_elsewhere() - elsewhere)
         self.stats["n_steps"] += 1
+
+    def _first_step(self, everyone: torch.Tensor | None) -> None:
+        """Looks at what agent and environment return; only then there is a place to write to."""
+        seen = self._observation.clone()  # What is stored later may be changed until then.
+        action, state = self._act(0)
+        _check_device("agent.__call__", self._recipe.device, action=action, state=state)
+        _check_new_state(self._state, state)
+        chosen = action.clone()
+        after, following, running = self._step_env(action)
+        self._look_at("env.step", running, _observation=after, observation=following)
+        self._start_first_slots(seen, chosen)
+        self._store(0, everyone, state, after, following, running)
+
+    def _plain_step(self, t: int, everyone: torch.Tensor | None) -> None:
+        self._slots.write_observation(t, everyone, self._observation)
+        action, state = self._act(t)
+        self._slots.write_action(t, everyone, action)
+        after, following, running = self._step_env(action)
+        self._store(t, everyone, state, after, following, running)
+
+    def _direct_step(self, t: int) -> None:
+        """As a plain step, of an environment that writes its observations to the slots itself."""
+        action, state = self._act(t)
+        self._slots.write_action(t, None, action)
+        after_arrays, following_arrays, following = self._slots.direct(t)
+        with self._timed("env_s"):
+            self.env.step_into(_for_env(action), after_arrays, following_arrays)
+        self._observation, self._state = following, state
+
+    def _step_env(self, action: DictTensor) -> tuple[DictTensor, DictTensor, torch.Tensor]:
+        """Returns what followed, what to act on next, and the numbers of those that run on."""
+        with self._timed("env_s"):
+            (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
+        return after, following, running
+
+    @contextlib.contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        begun = time.perf_counter()
+        yield
+        self.stats[name] += time.perf_counter() - begun
+
+    def _seconds_elsewhere(self) -> float:
+        """Returns the time that so far did not go into storage."""
+        return self.stats["env_s"] + self.stats["agent_s"] + self.stats["wait_s"]
 
     def _look_at(self, stage: str, running: torch.Tensor, **observations: DictTensor) -> None:
         """Looks at what an environment has returned, once.
@@ -318,21 +338,24 @@ class Worker:
             raise TypeError(f"{stage}: running: expected a tensor, got {running!r}")
         _check_device(stage, self._recipe.device, **observations, running=running)
 
-    def _act(self, t: int, history: TemporalDictTensor | None) -> tuple[DictTensor, DictTensor]:
+    def _act(self, t: int) -> tuple[DictTensor, DictTensor]:
         """Returns the agent's output and its new state, which may be changed in place.
 
         Raises:
             ShapeError: The new state has not one row per environment that ran.
             ValueError: The agent has changed in place what is stored.
         """
+        history = self._history(t)
         # It may set keys of what it is given; they are not those of the environment.
         state, observation = _shallow(self._state), _shallow(self._observation)
-        # That of an observation does no harm to what is stored. It may to the environment.
+        # An observation is stored before the agent sees it: to change it in place can harm only the
+        # environment, and the first two steps are enough to notice.
         versions = versions_of(observation.variables) if t <= 1 else {}
         told = self._agent_info.variables
         of_info = versions_of(told) if told else {}
         stored = None if self._slots is None else self._slots.version()
-        answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        with self._timed("agent_s"):
+            answer = self.agent(state, observation, _shallow(self._agent_info), history)
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
             torch.set_grad_enabled(False)
         if not _is_answer(answer):
@@ -356,16 +379,21 @@ class Worker:
         after: DictTensor,
         following: DictTensor,
         running: torch.Tensor,
-    ) -> DictTensor:
-        """Writes what a step led to, and drops what has ended; returns the state of the rest."""
+    ) -> None:
+        """Writes what a step led to, drops what has ended, and goes on with the rest.
+
+        Raises:
+            EnvContractError: Others run on than those that are not done.
+        """
         self._slots.write_after(t, everyone, after)
         if self._is_direct and t + 1 < self._recipe.n_timesteps:
             self._slots.write_observation(t + 1, None, following)
         if len(running) != len(self._running):
+            _check_running(self._running[~after["done"]], running)
             self._slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
             state = self._narrow(running, state)
             self._running = running.clone()  # The environment may write there again.
-        return state
+        self._observation, self._state = following, state
 
     def _start_first_slots(self, observation: DictTensor, action: DictTensor) -> None:
         """Gets the place to write to, now that it is known what is written; does so."""
@@ -492,6 +520,14 @@ def _two_pairs(answer: Any) -> Any:
             f"and to act on next, got {answer!r}"
         ) from None
     return (after, ran), (following, running)
+
+
+def _check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
+    if not torch.equal(expected, found):
+        raise EnvContractError(
+            "env.step: running: expected the numbers that those which ran and are not done had "
+            f"since the reset, {expected.tolist()}, got {found.tolist()}"
+        )
 
 
 def _check_new_state(before: DictTensor, found: DictTensor) -> None:

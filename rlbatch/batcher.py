@@ -81,9 +81,8 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
                 ) from error
             raise
         finally:
-            if batcher._state is _State.CLOSED and batcher._crew.is_local:
-                batcher._crew.stop(0.0)  # Which the other thread has left to this one.
             batcher._calls.release()
+            batcher._stop_if_closed()
 
     return call
 
@@ -201,6 +200,7 @@ class RL_Batcher:
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
         self._policy_version = self._n_running = 0
         self._state, self._owner = _State.NEW, os.getpid()
+        self._after_get = _State.IDLE
         self._calls = threading.Lock()
         recipes = [
             Recipe(
@@ -263,6 +263,7 @@ class RL_Batcher:
             packed.append(worker.pack(Command.RESET, *rows, part.start))
         replies = self._ask(Command.RESET, packed, self._timeout)
         self._n_running = sum(reply.n_running for reply in replies)
+        self._after_get = _State.IDLE
         self._enter(_State.IDLE)
 
     @_one_at_a_time
@@ -350,7 +351,7 @@ class RL_Batcher:
         trajectories = self._store.read(self._crew.autoreset, copy)
         # Not before: where that is interrupted, `get` may be called again.
         self._n_running = sum(reply.n_running for reply in self._replies)
-        self._enter(_State.IDLE)
+        self._enter(self._after_get)
         return trajectories, self._n_running
 
     @_one_at_a_time
@@ -376,6 +377,15 @@ class RL_Batcher:
         packed = [workers[0].pack(Command.UPDATE, info, version)] * len(workers)
         self._ask(Command.UPDATE, packed, self._timeout)
         self._policy_version = version
+
+    def require_reset(self) -> None:
+        """Leaves a reset as the only way on, after a `get` where one is due.
+
+        For those who begin episodes with infos of their own, and end in the middle of them.
+        """
+        self._after_get = _State.NEW
+        if self._state is _State.IDLE:
+            self._state = _State.NEW
 
     @property
     def policy_version(self) -> int:
@@ -415,9 +425,12 @@ class RL_Batcher:
             WorkerTimeoutError: It took longer than a minute, or than the batcher's `timeout`, and
                 the processes were killed.
         """
+        # In this order: a call of another thread looks at the state after it has released the lock.
+        before, self._state = self._state, _State.CLOSED
         is_alone = self._calls.acquire(blocking=False)
         try:
-            self._close_politely(is_alone)
+            if is_alone and not self._is_forked():
+                self._close_politely(before)
         finally:
             # Also of a call before, in the middle of which Ctrl-C came.
             if is_alone or not self._crew.is_local:
@@ -427,17 +440,23 @@ class RL_Batcher:
             if is_alone:
                 self._calls.release()
 
-    def _close_politely(self, is_alone: bool) -> None:
+    def _close_politely(self, before: _State) -> None:
         """Tells workers to close, where they can still be told."""
-        before, self._state = self._state, _State.CLOSED
-        usable = is_alone and before in (_State.NEW, _State.IDLE)
-        if is_alone and before is _State.EXECUTING and not self._is_forked():
+        usable = before in (_State.NEW, _State.IDLE)
+        if before is _State.EXECUTING:
             with contextlib.suppress(WorkerError):  # Nobody has asked what it acquired.
                 usable = self._collect(None, blocking=False)
-        if usable and not self._is_forked():
+        if usable:
             packed = [worker.pack(Command.CLOSE) for worker in self._crew.workers]
             timeout = _CLOSE_TIMEOUT_S if self._timeout is None else self._timeout
             self._ask(Command.CLOSE, packed, min(timeout, _CLOSE_TIMEOUT_S))
+
+    def _stop_if_closed(self) -> None:
+        """Stops workers of this process that `close` has left to the call that made them work."""
+        if self._state is _State.CLOSED and self._crew.is_local:
+            if self._calls.acquire(blocking=False):
+                self._crew.stop(0.0)
+                self._calls.release()
 
     def __enter__(self) -> Self:
         return self
@@ -485,11 +504,6 @@ class RL_Batcher:
                 "RL_Batcher: expected one that stays open, got one that was closed in the meantime"
             )
         self._state = state
-
-    def _require_reset(self) -> None:
-        """Leaves a reset as the only way on: who began the running episodes is done with them."""
-        if self._state is _State.IDLE:
-            self._state = _State.NEW
 
     def _is_forked(self) -> bool:
         # Workers in processes belong to the process that started them.

@@ -30,7 +30,7 @@ def acquire_episodes(
     least.
 
     No episode holds steps of two policies: all begin after the last `update`, and end before the
-    next. The batcher has to be reset before it goes on.
+    next. The batcher has to be reset before it goes on, also where this raises an error.
 
     Args:
         batcher: One that may be reset. Its `n_timesteps` are free: episodes are put together from
@@ -81,7 +81,8 @@ def acquire_episodes(
     if max_length is not None:
         check_integer("max_length", max_length, 1)
     episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device(), keys)
-    n_running = 0
+    batcher.reset(agent_info, env_info)
+    n_running = batcher.n_elems()
     try:
         while not episodes.are_complete():
             if not n_running:
@@ -92,7 +93,7 @@ def acquire_episodes(
             if max_length is not None:
                 episodes.check_lengths(max_length)
     finally:
-        batcher._require_reset()  # What runs has these infos, and is in the middle of something.
+        batcher.require_reset()  # What runs has these infos, and is in the middle of something.
     return episodes.joined()
 
 

@@ -97,6 +97,19 @@ def sleeping(seed):
     return Sleeper([9, 9], seed=seed)
 
 
+class Napper(CountingEnv):
+    """Takes a second for one step of each episode."""
+
+    def __init__(self, lengths, nap_at):
+        super().__init__(lengths)
+        self.nap_at = nap_at
+
+    def step(self, action):
+        if self.count[0] == self.nap_at:
+            time.sleep(1)
+        return super().step(action)
+
+
 class Heavy(CountingAgent):
     def __init__(self, weights):
         self.weights = weights

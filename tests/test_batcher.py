@@ -4,8 +4,9 @@ the caller, an agent or an environment in test_batcher_mistakes.py.
 
 import os
 import random
-import resource
+import re
 import time
+from pathlib import Path
 
 import gymnasium
 import numpy as np
@@ -14,9 +15,15 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import LENGTHS, CountingAgent, assert_equal, make_batcher
+from tests.batchers import (
+    LENGTHS,
+    CountingAgent,
+    Napper,
+    assert_equal,
+    make_batcher,
+)
 from tests.helpers import CountingEnv, CountingGym, NestedGym
-from tests.processes import nothing_stays_in_shared_memory
+from tests.processes import nothing_stays_in_shared_memory, worker_pids
 
 
 class RandomAgent(RL_Agent):
@@ -400,11 +407,6 @@ def test_nested_observations_and_uint8_arrive_as_they_are():
 
 
 def test_workers_run_one_torch_thread_and_the_callers_count_stays():
-    def threads(seed):
-        env = CountingEnv([9])
-        env.step, step = lambda action: step(action), env.step
-        return env
-
     class Threads(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):
             action, state = super().__call__(state, observation, agent_info)
@@ -449,16 +451,24 @@ def test_stats_tell_where_the_time_goes(n_processes):
     assert (stats["wait_s"] > 0) == (n_processes == 1)
 
 
+def resident_kib(pid):
+    """Returns the memory that a process has now."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+
+
 def test_memory_does_not_grow():
     with make_batcher(1, [50, 3], autoreset=True, n_timesteps=2) as batcher:
         batcher.reset()
+        processes = [os.getpid(), *worker_pids(batcher)]
         for index in range(1200):
             batcher.execute()
             batcher.get()
             if index == 200:
-                before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
-    assert grown < 4096, f"{grown} KiB in 1,000 acquisitions"
+                before = [resident_kib(process) for process in processes]
+        after = [resident_kib(process) for process in processes]
+    grown = [now - then for now, then in zip(after, before, strict=True)]
+    assert max(grown) < 4096, f"{grown} KiB in 1,000 acquisitions"
 
 
 def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
@@ -584,6 +594,19 @@ def test_stats_are_the_callers():
         batcher.reset()
         batcher.stats()[0]["n_steps"] = 7
         assert batcher.stats()[0]["n_steps"] == 0
+
+
+def test_waiting_for_the_first_step_of_another_process_is_no_storage():
+    def create_env(seed):
+        return Napper([9, 9], nap_at=0 if seed.process == 1 else None)
+
+    with make_batcher(2, create_env=create_env, env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        first, second = batcher.stats()
+    assert second["env_s"] > 0.9 > second["storage_s"]
+    assert first["wait_s"] > 0.9 > first["storage_s"]
 
 
 def test_stats_of_a_new_batcher_are_zero():

@@ -488,6 +488,34 @@ def test_an_environment_that_returns_a_row_too_many_is_refused():
             batcher.execute()
 
 
+class Renumbering(CountingEnv):
+    """Numbers what still runs from 0 on."""
+
+    def step(self, action):
+        pair, (following, running) = super().step(action)
+        return pair, (following, torch.arange(len(running)))
+
+
+class Forgetful(CountingEnv):
+    """Lets the first environment go as soon as any is done."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        if len(running) < len(ran):
+            return (after, ran), (after.index([1, 2]), ran[1:])
+        return (after, ran), (following, running)
+
+
+@pytest.mark.parametrize(("env", "found"), [(Renumbering, r"\[0, 1\]"), (Forgetful, r"\[1, 2\]")])
+def test_an_environment_that_says_others_run_on_than_do_is_refused(env, found):
+    """Rows would be stored as those of another environment, with the memory of another."""
+    with make_batcher(create_env=lambda seed: env([6, 2, 6]), env_args={}) as batcher:
+        batcher.reset()
+        message = rf"env.step: running: expected .*\[0, 2\], got {found}"
+        with pytest.raises(EnvContractError, match=message):
+            batcher.execute()
+
+
 @pytest.mark.parametrize("name", ["create", "seed"])
 def test_an_agent_that_can_not_be_made_closes_the_environment(name):
     made = []

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -80,6 +81,49 @@ def test_a_batcher_without_processes_closes_after_the_call_of_another_thread():
     assert notes == ["step"] * 4 + ["close"]
     with pytest.raises(CallOrderError, match="reset: .* closed"):
         batcher.reset()
+
+
+class LateLock:
+    """The lock of a batcher, which is refused only when the call that holds it has returned."""
+
+    def __init__(self, lock, may_return, has_returned):
+        self._lock, self._may_return, self._has_returned = lock, may_return, has_returned
+
+    def acquire(self, blocking):
+        is_mine = self._lock.acquire(blocking)
+        if not is_mine:
+            self._may_return.set()
+            assert self._has_returned.wait(SOON_S)
+        return is_mine
+
+    def release(self):
+        self._lock.release()
+
+
+def test_an_environment_is_closed_if_a_call_returns_while_its_batcher_is_being_closed():
+    begun, may_return, has_returned = (threading.Event() for _ in range(3))
+    notes = []
+
+    class Waiting(CountingEnv):
+        def step(self, action):
+            begun.set()
+            assert may_return.wait(SOON_S)
+            return super().step(action)
+
+        def close(self):
+            notes.append("close")
+
+    batcher = make_batcher(
+        0, n_timesteps=1, create_env=lambda seed: Waiting([9], True), env_args={}
+    )
+    batcher.reset()
+    batcher._calls = LateLock(batcher._calls, may_return, has_returned)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(batcher.execute)
+        running.add_done_callback(lambda _: has_returned.set())
+        assert begun.wait(SOON_S)
+        batcher.close()
+    assert notes == ["close"]
 
 
 def test_a_batcher_that_is_closed_while_it_reads_stays_closed(monkeypatch):

@@ -15,13 +15,15 @@ from rlbatch import (
     RL_Agent,
     RL_Batcher,
     SharedMemoryError,
+    WorkerTimeoutError,
     acquire_episodes,
     masked_dicttensor,
     replay_agent,
 )
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import LENGTHS, assert_equal, make_batcher
+from tests.batchers import LENGTHS, Napper, assert_equal, make_batcher
 from tests.helpers import CountingEnv, CountingGym, gym_env
+from tests.processes import SOON_S
 
 
 class Remembering(RL_Agent):
@@ -208,6 +210,23 @@ def test_the_batcher_goes_on_after_a_reset_alone():
         assert batcher.get()[1] == len(LENGTHS)
 
 
+def test_after_a_timeout_as_well_the_batcher_goes_on_after_a_reset_alone():
+    with make_batcher(
+        1, create_env=lambda seed: Napper([9, 9], nap_at=1), env_args={}, timeout=0.5
+    ) as batcher:
+        with pytest.raises(WorkerTimeoutError):
+            acquire_episodes(batcher, 1)
+        batcher.get(timeout=SOON_S)
+        with pytest.raises(CallOrderError, match="execute: .* new: call reset"):
+            batcher.execute()
+        for _ in range(2):  # After a reset all is as ever.
+            batcher.reset()
+            batcher.execute()
+            batcher.get(timeout=SOON_S)
+            batcher.execute()
+            batcher.get(timeout=SOON_S)
+
+
 def test_what_does_not_fit_into_memory_is_an_error(monkeypatch):
     with make_batcher(0, LENGTHS, True) as batcher:
         n_bytes = sum(
@@ -265,3 +284,5 @@ def test_mistakes_are_named():
         batcher.execute()
         with pytest.raises(CallOrderError, match="reset: .* executing"):
             acquire_episodes(batcher, 1)
+        batcher.get()
+        batcher.execute()  # These episodes are the caller's own.
