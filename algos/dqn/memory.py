@@ -240,34 +240,34 @@ class ReplayMemory:
         n_possible = self._written - self._n_steps - first
         if not bool((n_possible > 0).all()):
             raise ValueError("sample: expected transitions of every environment, got none of some")
-        draw = self._draw_by_priority if self._exponent else self._draw_alike
-        env, number, probability = draw(n, first, n_possible)
+
+        def draw() -> tuple[Tensor, Tensor, Tensor]:
+            if self._exponent:
+                return self._draw_by_priority(n, n_possible.sum())
+            return self._draw_alike(n, first, n_possible)
+
+        env, number, probability = draw()
         for _ in range(_MOST_REDRAWS):
             is_wrong = (number < first[env]) | (number >= first[env] + n_possible[env])
             is_wrong |= self._entries["is_end"][self._place(env, number)]
             if not bool(is_wrong.any()):
                 return env, number, probability
-            again = draw(n, first, n_possible)
             env, number, probability = (
                 torch.where(is_wrong, new, old)
-                for new, old in zip(again, (env, number, probability), strict=True)
+                for new, old in zip(draw(), (env, number, probability), strict=True)
             )
         raise ValueError("sample: expected room for more than the ends of episodes, got too little")
 
     def _draw_alike(
         self, n: int, first: Tensor, n_possible: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        env = torch.randint(self._n_envs, (n,), device=self._device)
-        fraction = torch.rand(n, dtype=torch.float64, device=self._device)
-        return (
-            env,
-            first[env] + (fraction * n_possible[env]).long(),
-            torch.ones_like(fraction).float(),
-        )
+        sums = n_possible.cumsum(0)
+        mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
+        env = torch.searchsorted(sums, mass.long(), right=True)
+        number = first[env] + n_possible[env] - sums[env] + mass.long()
+        return env, number, torch.ones(n, device=self._device)
 
-    def _draw_by_priority(
-        self, n: int, first: Tensor, n_possible: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_by_priority(self, n: int, n_possible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sums = self._entries["priority"].double().cumsum(0)
         mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
         place = torch.searchsorted(sums, mass, right=True).clamp(max=len(sums) - 1)
@@ -275,7 +275,7 @@ class ReplayMemory:
         last = self._written[env] - 1
         number = last - (last - at) % self._size
         share = self._entries["priority"][place] / sums[-1]
-        return env, number, (share * n_possible.sum()).float()
+        return env, number, (share * n_possible).float()
 
     def _frames(self, env: Tensor, number: Tensor) -> Tensor:
         """Returns the observations at entries: stacks, where frames before the episode are 0."""

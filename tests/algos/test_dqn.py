@@ -179,6 +179,21 @@ def test_all_transitions_are_drawn_equally_often_unless_priorities_differ():
     assert ratio.item() == pytest.approx(10)
 
 
+@pytest.mark.parametrize("priority_exponent", [0.0, 0.5])
+def test_episodes_of_any_length_are_drawn_from_alike(priority_exponent):
+    """One environment has episodes of one step, so that half of its entries are ends."""
+    torch.manual_seed(0)
+    memory = ReplayMemory(200, 2, FLAT, priority_exponent=priority_exponent)
+    memory.allocate()
+    done = torch.stack([torch.ones(40, dtype=torch.bool), torch.zeros(40, dtype=torch.bool)])
+    rows = [one_row(env.tolist(), env.tolist()) for env in done]
+    memory.add(TemporalDictTensor({key: torch.cat([row[key] for row in rows]) for key in rows[0]}))
+    drawn = memory.sample(20_000)
+    is_short = drawn["place"] < 100
+    assert is_short.double().mean().item() == pytest.approx(40 / 79, abs=0.02)  # 6 deviations.
+    assert drawn["probability"].unique().numel() == 1
+
+
 def test_priorities_count_for_nothing_where_their_exponent_is_0():
     memory = ReplayMemory(30, N_ENVS, FLAT, 1, 0.5, 0.0)
     memory.allocate()
@@ -213,19 +228,6 @@ def test_numbers_of_any_kind_are_remembered(dtype):
         assert frame == expected[action]
 
 
-def test_new_steps_have_the_highest_priority():
-    memory = ReplayMemory(60, N_ENVS, FLAT, priority_exponent=0.5)
-    memory.allocate()
-    tape = Tape(1, FLAT)
-    memory.add(tape.steps(6))
-    place = memory.sample(8)["place"]
-    memory.set_priorities(place, torch.full((8,), 16.0))
-    memory.add(tape.steps(6))
-    entries = memory.state_dict()["entries"]
-    assert entries["priority"].max() == 4.0
-    assert (entries["priority"][~entries["is_end"]] == 4.0).sum() >= 6 * N_ENVS
-
-
 def test_a_cut_ends_what_is_under_way_and_keeps_its_value():
     torch.manual_seed(0)
     memory = ReplayMemory(60, N_ENVS, FLAT)
@@ -249,7 +251,7 @@ def test_a_cut_ends_what_is_under_way_and_keeps_its_value():
             assert drawn["discount"][row] == pytest.approx(0.99)
 
 
-def test_a_million_atari_frames_take_7_2_gb_at_most(capsys):
+def test_a_million_atari_frames_take_7_2_gb_at_most():
     space = spaces.Box(0, 255, (4, 84, 84), np.uint8)
     memory = ReplayMemory(1_000_000, 16, space, n_steps=3, priority_exponent=0.5, stack=4)
     assert 84 * 84 * 1_000_000 < memory.n_bytes() <= 7.2e9

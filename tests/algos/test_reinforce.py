@@ -257,7 +257,7 @@ def test_a_run_leaves_its_files(tmp_path):
     assert float(evaluation[-1]["evaluation/return_mean"]) == result.score.mean
 
 
-def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path, capsys):
+def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
     result = train(small(tmp_path))
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert content.keys() == {
