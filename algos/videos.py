@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -35,9 +36,9 @@ def record_episode(
     """
     env, look, fps = _create(env_id, seed)
     info = DictTensor({"stochastic": torch.tensor([stochastic]), "seed": torch.tensor([seed])})
-    state, (observation, _) = agent.initial_state(info, 1), env.reset()
     n_pictures, done = 0, False
-    with replaced(path) as unfinished, torch.no_grad():
+    with contextlib.closing(env), replaced(path) as unfinished, torch.no_grad():
+        state, (observation, _) = agent.initial_state(info, 1), env.reset()
         with imageio.get_writer(unfinished, **_options(path, fps)) as writer:
             while not done:
                 writer.append_data(look())
@@ -47,7 +48,6 @@ def record_episode(
                 done = bool(after["done"])
         if path.suffix != ".gif":
             check_mp4(unfinished, n_pictures)
-    env.close()
     return after["episode_return"].item()
 
 

@@ -221,7 +221,12 @@ class NamedTensors:
         if device is None:
             return self._with({})
         rows = rows_of(index, self.n_elems(), device)
-        return self._map(lambda tensor: take_rows(tensor, rows))
+        try:
+            return self._map(lambda tensor: take_rows(tensor, rows))
+        except IndexError:
+            if isinstance(index, torch.Tensor):
+                _check_rows(index, self.n_elems())  # Only now, as looking takes time.
+            raise
 
     def set(self, key: str, value: torch.Tensor) -> None:
         """Adds a tensor, or puts it in the place of another (no copy).
@@ -259,6 +264,7 @@ class NamedTensors:
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
+            IndexError: There is no such row. On a GPU nobody looks.
         """
         check_is("source", source, type(self))
         check_is_tensor("source_indexes", source_indexes)
@@ -267,6 +273,8 @@ class NamedTensors:
             check_same_rows(key, source[key], tensor, self._n_common)
         device = self.device()
         if device is not None:
+            _check_rows(source_indexes, source.n_elems())
+            _check_rows(destination_indexes, self.n_elems())
             rows = rows_of(source_indexes, source.n_elems(), device)
             self._write(source, rows, rows_of(destination_indexes, self.n_elems(), device))
 

@@ -39,7 +39,8 @@ class DeviceMismatchError(ValueError):
         self.stage, self.beside = stage, beside
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.where, self.expected, self.found, self.stage, self.beside)
+        arguments = self.where, self.expected, self.found, self.stage, self.beside
+        return type(self), arguments, self.__dict__  # In which notes are.
 
 
 class ShapeError(ValueError):

@@ -315,8 +315,9 @@ def test_index_refuses_what_names_no_rows(kind):
     for index in (B, -B - 1):
         with pytest.raises(IndexError, match=f"^index: expected one of {B} rows, got {index}$"):
             container.index(index)
-        with pytest.raises(IndexError):
-            container.index([0, index])
+        for rows in ([0, index], torch.tensor([0, index])):
+            with pytest.raises(IndexError, match=f"^index: expected one of {B} rows, got {index}$"):
+                container.index(rows)
     with pytest.raises(ShapeError, match=r"^index: expected shape \[N\], got \(\)$"):
         container.index(torch.tensor(1))
     with pytest.raises(ShapeError, match=r"^index: expected shape \[N\], got \(2, 1\)$"):

@@ -198,8 +198,9 @@ def test_copy_refuses_what_does_not_fit_and_writes_nothing(kind):
         r"^destination_indexes: expected shape \(1,\), got \(2,\)$",
         rows=torch.tensor([0, 1]),
     )
-    refuses(IndexError, "index", source_rows=torch.tensor([B]))
-    refuses(IndexError, "index", rows=torch.tensor([B]))
+    two, wrong = torch.tensor([0, 1]), torch.tensor([0, B])
+    for rows in ({"source_rows": wrong, "rows": two}, {"source_rows": two, "rows": wrong}):
+        refuses(IndexError, f"^index: expected one of {B} rows, got {B}$", **rows)
     refuses(DtypeMismatchError, "^index: expected torch.int64", rows=row.byte())
     assert rows_in(target) == rows_in(make(kind))
 

@@ -32,6 +32,9 @@ def test_a_device_mismatch_survives_a_pickle():
     error = DeviceMismatchError("a", torch.device("cpu"), torch.device("meta"), beside="b")
     copy = pickle.loads(pickle.dumps(error))
     assert str(copy) == str(error) == "a: expected a tensor on cpu, as b, got one on meta"
+    add_environment_note(error, 3)
+    copy = pickle.loads(pickle.dumps(error))
+    assert (copy.environment, copy.__notes__) == (3, ["(in environment 3 of this batch)"])
 
 
 def test_a_missing_key_is_a_sentence_without_quotes():

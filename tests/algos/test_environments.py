@@ -327,8 +327,18 @@ def test_a_film_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch):
+class Failing(Constant):
+    """Raises an error in its first step."""
+
+    def __call__(self, *_):
+        raise RuntimeError("no idea")
+
+
+@pytest.mark.parametrize("agent", [Constant, Failing])
+def test_the_environment_of_a_film_is_closed(tmp_path, monkeypatch, agent):
     closed = []
     monkeypatch.setattr(GymEnv, "close", lambda env: closed.append(env))
-    record_episode(tmp_path / "one.gif", Constant("cpu"), "CartPole-v1", 0, False)
+    error = pytest.raises(RuntimeError) if agent is Failing else contextlib.nullcontext()
+    with error:
+        record_episode(tmp_path / "one.gif", agent("cpu"), "CartPole-v1", 0, False)
     assert len(closed) == 1

@@ -39,7 +39,7 @@ class RomError(ValueError):
         self.where, self.expected, self.found = where, expected, found
 
     def __reduce__(self) -> tuple:
-        return type(self), (self.where, self.expected, self.found)
+        return type(self), (self.where, self.expected, self.found), self.__dict__  # With notes.
 
 
 class RomNotFoundError(RomError, FileNotFoundError):

@@ -87,7 +87,10 @@ def test_a_missing_file_is_also_a_file_not_found_error(tmp_path):
 
 def test_errors_pickle():
     for kind in (RomError, RomNotFoundError):
-        error = pickle.loads(pickle.dumps(kind("pong.bin", "a ROM", "nothing")))
+        original = kind("pong.bin", "a ROM", "nothing")
+        original.add_note("in environment 3")
+        error = pickle.loads(pickle.dumps(original))
+        assert error.__notes__ == ["in environment 3"]
         assert type(error) is kind
         assert (error.where, error.expected, error.found) == ("pong.bin", "a ROM", "nothing")
         assert str(error) == "pong.bin: expected a ROM, got nothing"
