@@ -111,7 +111,7 @@ class NatureCNN(nn.Module):
         device = frame.device.type
         is_mixed = torch.is_autocast_enabled(device)
         dtype = torch.get_autocast_dtype(device) if is_mixed else torch.float32
-        # Bytes are exact in bfloat16 too. To scale the weights is less work than to scale them.
+        # Bytes are exact in bfloat16 too. Scaling the weights is less work than scaling the frames.
         frames = frame.flatten(0, -4).contiguous(memory_format=torch.channels_last).to(dtype)
         weight, bias = self._first.weight / self.scale, self._first.bias
         first = torch.conv2d(frames - self.mean.to(dtype), weight, bias, self._first.stride)

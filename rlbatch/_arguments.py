@@ -18,7 +18,7 @@ _CPU = torch.device("cpu")
 
 
 def check_info(name: str, info: Any) -> None:
-    """Checks that an info is one.
+    """Checks that an info is a DictTensor or None.
 
     Raises:
         TypeError: It is something else.

@@ -141,8 +141,8 @@ def check_fits(
     """Checks one tensor against the leading dimensions and the device of the others.
 
     Args:
-        key: Its name.
-        tensor: It.
+        key: The name of the tensor.
+        tensor: What is checked.
         common: The sizes of the leading dimensions.
         device: Where it has to be.
         beside: The name of another, which has these; which of the two is wrong, nobody knows.
@@ -167,7 +167,7 @@ def check_shape(where: str, tensor: Tensor, shape: Sequence[int]) -> None:
 
     Raises:
         TypeError: It is not a tensor.
-        ShapeError: It is another.
+        ShapeError: It has another shape.
     """
     check_is_tensor(where, tensor)
     if tensor.shape != tuple(shape):
@@ -178,7 +178,7 @@ def check_dtype(where: str, tensor: Tensor, dtype: torch.dtype) -> None:
     """Checks the dtype of a tensor.
 
     Raises:
-        DtypeMismatchError: It is another.
+        DtypeMismatchError: It has another dtype.
     """
     if tensor.dtype != dtype:
         raise DtypeMismatchError(f"{where}: expected {dtype}, got {tensor.dtype}")

@@ -28,7 +28,7 @@ from rlbatch.errors import (
 )
 
 Index = torch.Tensor | int | list[int]
-Named = TypeVar("Named", bound="NamedTensors")
+AnyTensors = TypeVar("AnyTensors", bound="NamedTensors")
 
 _CPU = torch.device("cpu")
 
@@ -327,7 +327,7 @@ class NamedTensors:
         return f"n_elems={self.n_elems()}, device={self.device()}"
 
 
-def unshared(tensors: Named, *others: NamedTensors) -> Named:
+def unshared(tensors: AnyTensors, *others: NamedTensors) -> AnyTensors:
     """Returns the container with copies of the tensors that share memory with another's."""
     if not tensors.variables:
         return tensors

@@ -26,7 +26,7 @@ import torch
 
 SCRIPT = ("__main__", "__mp_main__")  # The latter in a child that multiprocessing has spawned.
 
-Named = dict[tuple[str, str], Any]  # By module and name.
+ScriptNames = dict[tuple[str, str], Any]  # By module and name.
 
 
 def dumps(value: Any, device: torch.device) -> bytes:
@@ -49,7 +49,7 @@ def loads(payload: bytes) -> Any:
     return value
 
 
-def name_in_script(named: Named) -> None:
+def name_in_script(named: ScriptNames) -> None:
     """Makes classes and functions known by their names, in modules that need not exist."""
     for (module, name), value in named.items():
         setattr(sys.modules.setdefault(module, types.ModuleType(module)), name, value)
@@ -67,7 +67,7 @@ class _Pickler(cloudpickle.Pickler):
     def __init__(self, buffer: io.BytesIO, device: torch.device):
         super().__init__(buffer)
         self._device = device
-        self.of_script: Named = {}
+        self.of_script: ScriptNames = {}
 
     def reducer_override(self, value: Any) -> Any:
         if type(value) is types.CodeType:

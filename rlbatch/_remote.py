@@ -49,8 +49,10 @@ from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 # How long a worker may import what it is made from, at least, where `timeout` is less.
 IMPORT_TIMEOUT_S = 60.0
-_LEAST_SEND_TIMEOUT_S = 1.0  # What is read takes less, however busy the machine is.
-# Without a `timeout`, as a send does not see that a process has ended: while it imports, and later.
+# A worker that reads at all does so within this, on a busy machine too.
+_LEAST_SEND_TIMEOUT_S = 1.0
+# Limits where `timeout` is None, as a send that waits does not notice that the process has ended:
+# while it imports, and later.
 _IMPORT_SEND_TIMEOUT_S, _SEND_TIMEOUT_S = 600.0, 60.0
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.

@@ -192,7 +192,7 @@ class Worker:
         self.stats = no_stats()
         self._is_direct = recipe.device.type == "cpu" and self.autoreset and steps_into(self.env)
         if os.environ.get("RLBATCH_PROFILE"):
-            self.env, self.agent = _Named("env", self.env), _Named("agent", self.agent)
+            self.env, self.agent = _Traced("env", self.env), _Traced("agent", self.agent)
         self._slots: Any = None  # A SlotWriter, from the first step on.
         self._running = torch.empty(0, dtype=torch.int64, device="cpu")
         self._policy_version = 0
@@ -450,7 +450,7 @@ def no_stats() -> dict[str, float]:
     return {"env_s": 0.0, "agent_s": 0.0, "storage_s": 0.0, "wait_s": 0.0, "n_steps": 0}
 
 
-class _Named:
+class _Traced:
     """An environment or agent whose steps have a name in the traces of torch.profiler."""
 
     def __init__(self, name: str, part: Any):

@@ -28,11 +28,12 @@ from rlbatch.errors import CallOrderError
 _WARP = 32
 # Four warps share a program in shared memory, which leaves more to the cache that it is a part of.
 _STEP_THREADS = 4 * _WARP
-# Of a multiprocessor. It runs sixteen at once (`RLB_KERNEL` in `native/device.cu`), but more, with
-# fewer environments each, take longer: they share a cache of instructions, which is too small.
+# Of a multiprocessor, to be given environments first. It runs sixteen at once (`RLB_KERNEL` in
+# `native/device.cu`), but more than eight, with fewer environments each, take longer: they share a
+# cache of instructions, which is too small.
 _WARPS_AT_LEAST = 8
-# Of shared memory CUDA takes so much for itself in every block, and Turing has so much, the least.
-# Source: CUDA C++ Programming Guide, chapter "Compute Capabilities".
+# Shared memory that CUDA takes for itself in every block, and that of a multiprocessor of Turing,
+# which has the least. Source: CUDA C++ Programming Guide, chapter "Compute Capabilities".
 _BLOCK_BYTES, _LEAST_SHARED_BYTES = 1024, 64 * 1024
 _LOOK_THREADS = 128
 _MAX_ROM = 16384 + 8  # `kMaxRom` in `native/cart.h`.
@@ -61,7 +62,7 @@ _RESULTS = {
 _SHARED = ("states", "generators", "noops", "episodes", "pictures", "views", "records")
 
 
-class _DeviceBatch(ctypes.Structure):
+class _KernelBatch(ctypes.Structure):
     _fields_ = [
         *((name, ctypes.c_void_p) for name in ("game", "options", "resize", "rom")),
         *((name, ctypes.c_void_p) for name in ("resets", "power_on")),
@@ -110,7 +111,7 @@ class DeviceBatch(Batch):
         self.n_warps = min(_n_warps(device, kernels.sizes) for kernels in self._kernels)
         is_alone = device.type == "cpu" or len(self._in_turn) == 1
         self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
-        self._batches: list[torch.Tensor] = []  # A `DeviceBatch` for each of the games,
+        self._batches: list[torch.Tensor] = []  # A `KernelBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
         in_turn = self._in_turn
         host = NativeBatch(in_turn, len(in_turn), settings, num_threads, knows_all=True)
@@ -158,7 +159,7 @@ class DeviceBatch(Batch):
         return len(range(game, self.n_envs, len(self._in_turn)))
 
     def _describe(self, number: int, game: Game, host: NativeBatch) -> torch.Tensor:
-        """Returns a `DeviceBatch` for the kernels of a game, and keeps what it points to."""
+        """Returns a `KernelBatch` for the kernels of a game, and keeps what it points to."""
         rom = read_rom(game)
         spec: GameSpec = game_spec(game, len(rom), self.actions)
         image = rom * 2 if game.cart == "2K" else rom
@@ -182,17 +183,17 @@ class DeviceBatch(Batch):
         return self._described(tensors, **counts, n_records=self._n_records)
 
     def _described(self, tensors: dict[str, torch.Tensor], **counts: int) -> torch.Tensor:
-        """Returns a `DeviceBatch` of these arrays and numbers; of those left out, of 0.
+        """Returns a `KernelBatch` of these arrays and numbers; of those left out, of 0.
 
         Raises:
-            BuildError: The kernels know another `DeviceBatch`.
+            BuildError: The kernels know another `KernelBatch`.
         """
         pointers = {name: tensor.data_ptr() or None for name, tensor in tensors.items()}
-        described = _DeviceBatch(**pointers, **counts)
-        expected, found = ctypes.sizeof(described), self._kernels[0].sizes["DeviceBatch"]
+        described = _KernelBatch(**pointers, **counts)
+        expected, found = ctypes.sizeof(described), self._kernels[0].sizes["KernelBatch"]
         if expected != found:
             raise build.BuildError(
-                f"device.cu: expected a DeviceBatch of {expected} bytes, as here, got {found}"
+                f"device.cu: expected a KernelBatch of {expected} bytes, as here, got {found}"
             )
         return self.uploaded(np.frombuffer(bytes(described), np.uint8))
 

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.atari._native_batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import JobKind, NativeBatch
 
 Arrays = dict[str, np.ndarray]
 
@@ -25,22 +25,22 @@ class HostSteps:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""
         frames = self._new_frames()
         if seeds is None:
-            self.batch.run(Job.RESET, frames)
+            self.batch.run(JobKind.RESET, frames)
         else:
-            self.batch.run(Job.LOAD, frames, seed=seeds)
+            self.batch.run(JobKind.LOAD, frames, seed=seeds)
         return self._current(frames)
 
     def reset_where(self, chosen: torch.Tensor) -> DictTensor:
         """Starts an episode in the chosen environments, [n_envs] bool."""
         frames = self._new_frames()
-        self.batch.run(np.where(chosen.numpy(), Job.RESET, Job.LOOK), frames)
+        self.batch.run(np.where(chosen.numpy(), JobKind.RESET, JobKind.LOOK), frames)
         return self._current(frames)
 
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         actions = action.numpy()
         frames, ends = self._new_frames(), self._new_frames()
-        self.batch.run(Job.STEP_THROUGH, frames, ends, action=actions)
+        self.batch.run(JobKind.STEP_THROUGH, frames, ends, action=actions)
         after = self._after(actions)
         done = after["done"]
         if not done.any():
@@ -59,7 +59,7 @@ class HostSteps:
         """Steps like `step`, and writes to the arrays."""
         actions = action.numpy()
         frames = [self._frames_for(arrays["frame"]) for arrays in (following, after)]
-        self.batch.run(Job.STEP_THROUGH, *frames, has_all_after=True, action=actions)
+        self.batch.run(JobKind.STEP_THROUGH, *frames, has_all_after=True, action=actions)
         for arrays, written in zip((following, after), frames, strict=True):
             if written is not arrays["frame"]:
                 arrays["frame"][...] = written
@@ -73,16 +73,16 @@ class HostSteps:
     def observe(self) -> DictTensor:
         """Returns the observations to act on now."""
         frames = self._new_frames()
-        self.batch.run(Job.LOOK, frames)
+        self.batch.run(JobKind.LOOK, frames)
         return self._current(frames)
 
     def decorrelate(self, n_steps: np.ndarray, actions: np.ndarray) -> DictTensor:
         """Takes n_steps [n_envs] of the actions [t, n_envs], and starts to count there."""
         frames = self._new_frames()
         for t in range(int(n_steps.max())):
-            kind = np.where(n_steps > t, Job.STEP_THROUGH, Job.LOOK)
+            kind = np.where(n_steps > t, JobKind.STEP_THROUGH, JobKind.LOOK)
             self.batch.run(kind, frames, action=actions[t])
-        self.batch.run(Job.START_COUNT, frames)
+        self.batch.run(JobKind.START_COUNT, frames)
         return self._current(frames)
 
     def _new_frames(self) -> np.ndarray:

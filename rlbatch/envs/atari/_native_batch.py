@@ -41,7 +41,7 @@ from rlbatch.errors import CallOrderError, ShapeError
 _log = logging.getLogger(__name__)
 
 
-class Job(enum.IntEnum):
+class JobKind(enum.IntEnum):
     """What an environment is to do: `JobKind` in `native/host_batch.h`."""
 
     STEP = 0
@@ -233,7 +233,7 @@ class NativeBatch(Batch):
 
     def run(
         self,
-        kind: Job | np.ndarray,
+        kind: JobKind | np.ndarray,
         observations: np.ndarray,
         after: np.ndarray | None = None,
         *,
@@ -261,7 +261,7 @@ class NativeBatch(Batch):
     def send(
         self,
         ids: np.ndarray,
-        kind: Job | np.ndarray,
+        kind: JobKind | np.ndarray,
         observations: np.ndarray,
         after: np.ndarray | None = None,
         **columns: Any,
@@ -315,7 +315,7 @@ class NativeBatch(Batch):
 
     def _prepare(
         self,
-        kind: Job | np.ndarray,
+        kind: JobKind | np.ndarray,
         observations: np.ndarray,
         after: np.ndarray | None,
         has_all_after: bool,

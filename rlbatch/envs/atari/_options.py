@@ -1,6 +1,7 @@
 """The options of a batch, and how the native library wants them.
 
-The structures are those of `native/batch.h` with the same names.
+`GameSpec` and `KnownResets` are the structures of these names in `native/batch.h`, `NativeOptions`
+is its `Options`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from rlbatch._checks import check_integer
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
 
-# Of RAM, as with the same names in `native/batch.h`.
+# Bytes of RAM, as many as the constants of these names in `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 MOST_THREADS = 4096
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.

@@ -44,7 +44,7 @@ _KERNEL_SOURCE = NATIVE / "device.cu"
 # What `rlb_sizes` in `native/device.cu` tells.
 SIZES = (
     *("State", "Generators", "Mt19937", "Episode", "Pictures", "View", "Log", "Image"),
-    *("DeviceBatch", "Resize", "NearMemory", "NearRAM"),
+    *("KernelBatch", "Resize", "NearMemory", "NearRAM"),
     *("ram_at", "head_at", "bytes_at"),  # Where they begin, in a `State` and in `Pictures`.
 )
 _KERNELS = ("rlb_step", "rlb_observe", "rlb_save", "rlb_restore", "rlb_sizes")

@@ -14,7 +14,7 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
-from rlbatch.envs.atari._native_batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import JobKind, NativeBatch
 from rlbatch.envs.atari._options import (
     LARGEST,
     MOST_STRENGTH,
@@ -231,7 +231,7 @@ class AtariVectorEnv(VectorEnv):
         if self._batch.n_pending:
             self._batch.recv(self._batch.n_pending)
         self._is_over[mask] = False
-        kind = np.where(mask, np.where(has_seed, Job.LOAD, Job.RESET), Job.LOOK)
+        kind = np.where(mask, np.where(has_seed, JobKind.LOAD, JobKind.RESET), JobKind.LOOK)
         self._send(np.arange(self.num_envs), kind, seed=seeds)
         observations, *_, infos = self.recv()
         return observations, infos
@@ -321,10 +321,10 @@ class AtariVectorEnv(VectorEnv):
         numbers, strength = self._numbers(actions)
         kind: Any
         if self._is_same_step:
-            kind = Job.STEP_THROUGH
+            kind = JobKind.STEP_THROUGH
         else:
             is_over = self._is_over[self._ids]
-            kind = np.where(is_over, Job.RESET, Job.STEP) if is_over.any() else Job.STEP
+            kind = np.where(is_over, JobKind.RESET, JobKind.STEP) if is_over.any() else JobKind.STEP
         self._send(self._ids, kind, action=numbers, strength=strength)
         self._ids = self._ids[:0]
 

@@ -89,7 +89,7 @@ def record_video(
     observation = env.observe()
     env.render(ids)  # So that what it refuses is refused before a file is made.
     # PAL games are those with 250 lines, so screens of one height have one rate.
-    step_s = env.seconds_per_step(env._batch.ids(ids)[0])
+    step_s = env.seconds_per_step(0 if ids is None else int(torch.as_tensor(ids).flatten()[0]))
     pictures = _pictures(env, observation, n_steps, policy, ids)
     with replaced(path) as unfinished:
         if path.suffix.lower() == ".gif":

@@ -11,7 +11,7 @@ import torch
 from rlbatch import DictTensor
 from rlbatch.envs.atari import AtariEnv, device_code
 from rlbatch.envs.atari._device import DeviceJob
-from rlbatch.envs.atari._native_batch import Job
+from rlbatch.envs.atari._native_batch import JobKind
 
 pytest.importorskip("cupy")
 
@@ -84,7 +84,9 @@ def test_one_environment_of_a_warp_resets(game, monkeypatch) -> None:
         env.set_state(native.get_state())
         env._batch.step(torch.tensor([DeviceJob.RESET, DeviceJob.NONE]).byte())
         env._batch.observe(env._batch.new_observations())
-        native._batch.run(np.array([Job.RESET, Job.LOOK]), np.zeros(native._batch.shape, np.uint8))
+        native._batch.run(
+            np.array([JobKind.RESET, JobKind.LOOK]), np.zeros(native._batch.shape, np.uint8)
+        )
         assert np.array_equal(np.asarray(env.get_state()), np.asarray(native.get_state()))
         is_emulated = kernels_of(game).counts("rlb_step")[:, 0].sum() > 1e6
         assert is_emulated == (game != "breakout")

@@ -11,7 +11,7 @@ import torch
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, find_game
-from rlbatch.envs.atari._native_batch import Job, NativeBatch
+from rlbatch.envs.atari._native_batch import JobKind, NativeBatch
 from rlbatch.envs.atari._options import Settings
 
 
@@ -109,19 +109,19 @@ def check_known_resets(game: str, sticky: float, n_resets: int) -> None:
     rng, everyone = np.random.default_rng(0), list(range(4))
     frames = np.zeros((2, *known.shape), np.uint8)
     for batch, out in zip((known, emulated), frames, strict=True):
-        batch.run(Job.LOAD, out, seed=np.arange(4, dtype=np.uint32))
+        batch.run(JobKind.LOAD, out, seed=np.arange(4, dtype=np.uint32))
     for t in range(n_resets):
         assert np.array_equal(frames[0], frames[1])
         states = known.save(everyone)
         assert np.array_equal(states, emulated.save(everyone)), f"reset {t}"
         if t % 3 == 0:
             for batch, out in zip((known, emulated), frames, strict=True):
-                batch.run(Job.STEP, out, action=rng.integers(0, 1, 4))
+                batch.run(JobKind.STEP, out, action=rng.integers(0, 1, 4))
             states = known.save(everyone)
         states = with_random_ram(game, states, rng)
         for batch, out in zip((known, emulated), frames, strict=True):
             batch.restore(everyone, states)
-            batch.run(Job.RESET, out)
+            batch.run(JobKind.RESET, out)
 
 
 KNOWN = [name for name in GAMES if GAMES[name].reset_depends_on != "play"]

@@ -83,7 +83,7 @@ class BlockWriter {
   u32 next_pc = 0;
   bool is_last = false;  // The block ends after the instruction.
 
-  // --- Operand for code. ---
+  // --- Memory for code. ---
 
   void clear() {
     ++generation;
@@ -246,9 +246,9 @@ class BlockWriter {
 
   // --- Accesses. An address that is not known is in rcx; values are in rax. ---
 
-  enum Mode { kImmediate, kZp, kZpX, kZpY, kAbs, kAbsX, kAbsY, kIndY, kXInd };
+  enum AddressMode { kImmediate, kZp, kZpX, kZpY, kAbs, kAbsX, kAbsY, kIndY, kXInd };
 
-  static u32 length(Mode mode) { return mode >= kAbs && mode <= kAbsY ? 3 : 2; }
+  static u32 length(AddressMode mode) { return mode >= kAbs && mode <= kAbsY ? 3 : 2; }
 
   // The time of the instruction's accesses.
   void put_time(Reg to) { as.address(to, kCycles, cycles + cost); }
@@ -340,7 +340,7 @@ class BlockWriter {
     Assembler::aim(is_done, as.at);
   }
 
-  static Reg index_of(Mode mode) { return mode == kZpX || mode == kAbsX ? kX : kY; }
+  static Reg index_of(AddressMode mode) { return mode == kZpX || mode == kAbsX ? kX : kY; }
 
   // The cycle that a read beyond the page costs.
   void add_crossing(u32 base, Reg index) {
@@ -351,7 +351,7 @@ class BlockWriter {
   }
 
   // rax = the operand's value. Returns false if that is not translated.
-  bool read(Mode mode, const u8* p) {
+  bool read(AddressMode mode, const u8* p) {
     const u32 low = p[1], address = low | static_cast<u32>(p[2]) << 8;
     switch (mode) {
       case kImmediate: as.move(rax, low); return true;
@@ -450,7 +450,7 @@ class BlockWriter {
     return true;
   }
 
-  bool write(Mode mode, const u8* p, Reg value) {
+  bool write(AddressMode mode, const u8* p, Reg value) {
     const u32 low = p[1], address = low | static_cast<u32>(p[2]) << 8;
     switch (mode) {
       case kZp: write_zero_page(low, value); return true;
@@ -552,11 +552,11 @@ class BlockWriter {
     as.apply(kCmp, rcx, value);
     u8* is_same = as.jump_later(kEqual);
     as.store_word(shadow(reg), value);
-    if (partner(reg)) {
+    if (coupled_register(reg)) {
       as.low_byte(rcx, rcx);
       as.apply(kCmp, rcx, value);
       u8* is_known = as.jump_later(kEqual);
-      as.or_word(shadow(partner(reg)), kUnknown);
+      as.or_word(shadow(coupled_register(reg)), kUnknown);
       Assembler::aim(is_known, as.at);
     }
     log_write(reg, value);

@@ -1,6 +1,6 @@
 // The cartridge: program ROM in banks, bank switching, extra RAM, and the DPC chip of Pitfall II.
 //
-// A program is prepared once (`CartridgeImage`, host) so that bank b starts at 4096 * b; a 2K ROM
+// A program is prepared once (`prepared` in `host.cpp`) so that bank b starts at 4096 * b; a 2K ROM
 // is there twice. The state holds bank numbers, never pointers.
 #pragma once
 

@@ -22,12 +22,12 @@ using namespace rlbatch::atari;
 
 #endif
 
-RLB_KERNEL(rlb_step, (const DeviceBatch* b, s32 job, const u8* jobs, const s64* actions, const u32* seeds),
+RLB_KERNEL(rlb_step, (const KernelBatch* b, s32 job, const u8* jobs, const s64* actions, const u32* seeds),
            step_kernel(*b, job, jobs, actions, seeds))
-RLB_KERNEL(rlb_observe, (const DeviceBatch* b, u8* out), observe_kernel(*b, out))
-RLB_KERNEL(rlb_save, (const DeviceBatch* b, const s32* ids, u8* out, s64 n_bytes),
+RLB_KERNEL(rlb_observe, (const KernelBatch* b, u8* out), observe_kernel(*b, out))
+RLB_KERNEL(rlb_save, (const KernelBatch* b, const s32* ids, u8* out, s64 n_bytes),
            save_kernel(*b, ids, out, n_bytes))
-RLB_KERNEL(rlb_restore, (const DeviceBatch* b, const s32* ids, u8* in, s64 n_bytes),
+RLB_KERNEL(rlb_restore, (const KernelBatch* b, const s32* ids, u8* in, s64 n_bytes),
            restore_kernel(*b, ids, in, n_bytes))
 
 // What the host that allocates must know, for one thread: `SIZES` in `../device_code.py`.
@@ -39,7 +39,7 @@ RLB_FN void sizes_kernel(s32* out) {
   const s64 head = reinterpret_cast<const u8*>(&pictures.head) - anywhere, bytes = pictures.bytes - anywhere;
   const s32 sizes[] = {sizeof(State),       sizeof(Generators), sizeof(Mt19937), sizeof(Episode),
                        sizeof(Pictures),    sizeof(View),       4 * kLogSize,    kMaxHeight * kWidth,
-                       sizeof(DeviceBatch), sizeof(Resize),     sizeof(NearMemory), kRamStride,
+                       sizeof(KernelBatch), sizeof(Resize),     sizeof(NearMemory), kRamStride,
                        static_cast<s32>(ram), static_cast<s32>(head), static_cast<s32>(bytes)};
   for (s32 size : sizes) *out++ = size;
 }

@@ -17,9 +17,9 @@
 
 namespace rlbatch::atari {
 
-// The environments of one game; `_DeviceBatch` in `../_device.py`. Arrays are of all environments of the
+// The environments of one game; `_KernelBatch` in `../_device.py`. Arrays are of all environments of the
 // batch, but for `logs`.
-struct DeviceBatch {
+struct KernelBatch {
   const GameSpec* game;
   const Options* options;
   const Resize* resize;
@@ -48,7 +48,7 @@ enum DeviceError { kLostPicture, kNoSuchAction, kErrors };
 enum DeviceJob : u8 { kNoJob, kStepJob, kResetJob, kLoadJob, kStartCountJob, kRestartJob };
 
 // The environment of a thread; -1 if there is none.
-RLB_FN s32 env_of_thread(const DeviceBatch& b) {
+RLB_FN s32 env_of_thread(const KernelBatch& b) {
   const s32 i = block_index() * block_size() + thread_index();
   const s32 env = b.first + i * b.stride;
   return env < b.n_envs ? env : -1;
@@ -56,7 +56,7 @@ RLB_FN s32 env_of_thread(const DeviceBatch& b) {
 
 // Runs `work` with an environment whose console is near at hand, and puts it back.
 template <class Work>
-RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
+RLB_FN void with_environment(const KernelBatch& b, s32 env, const Work& work) {
   const s32 thread = block_index() * block_size() + thread_index();
   State state = b.states[env];
   Episode episode = b.episodes[env];
@@ -82,7 +82,7 @@ RLB_FN void with_environment(const DeviceBatch& b, s32 env, const Work& work) {
   b.views[env] = view;
 }
 
-RLB_FN void write_place(const DeviceBatch& b, s32 env, const DeviceEnvironment& environment) {
+RLB_FN void write_place(const KernelBatch& b, s32 env, const DeviceEnvironment& environment) {
   const Session& session = environment.state().session;
   b.lives[env] = environment.console.lives();
   b.frame_number[env] = session.frame_number;
@@ -92,7 +92,7 @@ RLB_FN void write_place(const DeviceBatch& b, s32 env, const DeviceEnvironment& 
 // Gives every environment a job, and writes its results: `jobs` [n_envs], or null if all have `job`;
 // `actions` [n_envs] of kStepJob, places in the action space; `seeds` [n_envs] of kLoadJob. Where an
 // episode has ended, kRestartJob begins the next one; results but for the place stay those of the end.
-RLB_FN void step_kernel(const DeviceBatch& b, s32 job, const u8* jobs, const s64* actions, const u32* seeds) {
+RLB_FN void step_kernel(const KernelBatch& b, s32 job, const u8* jobs, const s64* actions, const u32* seeds) {
   const s32 env = env_of_thread(b);
   come_near(b.rom);
   if (env < 0) return;
@@ -178,7 +178,7 @@ RLB_FN void decode_row(const Pictures& p, const View& view, s32 row, const Value
 }
 
 // Makes the newest frame in the ring. Shared memory: [height][160].
-RLB_FN void draw_frame(const DeviceBatch& b, s32 env, u8* frame) {
+RLB_FN void draw_frame(const KernelBatch& b, s32 env, u8* frame) {
   const Options& o = *b.options;
   const View view = b.views[env];
   const Session& session = b.states[env].session;
@@ -216,7 +216,7 @@ RLB_FN void copy_together(const void* from, void* to, s32 n) {
 
 // Adds the newest frame to the ring of an environment, and writes its stack, the oldest first, to
 // out [n_envs][stack][frame_size].
-RLB_FN void observe_kernel(const DeviceBatch& b, u8* out) {
+RLB_FN void observe_kernel(const KernelBatch& b, u8* out) {
   const s32 env = b.first + block_index() * b.stride;
   if (env >= b.n_envs) return;
   const Options& o = *b.options;
@@ -277,7 +277,7 @@ RLB_FN void write_pixels(const Pictures& p, u8 picture, s32 height, u8* out) {
 }
 
 // Writes the states of environments `ids`, a block each, to out [blocks][n_bytes].
-RLB_FN void save_kernel(const DeviceBatch& b, const s32* ids, u8* out, s64 n_bytes) {
+RLB_FN void save_kernel(const KernelBatch& b, const s32* ids, u8* out, s64 n_bytes) {
   const s32 env = ids[block_index()];
   const Options& o = *b.options;
   u8* row = out + block_index() * n_bytes;
@@ -313,7 +313,7 @@ RLB_FN u8 picture_of(Pictures& p, const u8* pixels, s32 height) {
 
 // Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]. Of those that are none,
 // from n_envs on, it writes the state and the pictures.
-RLB_FN void restore_kernel(const DeviceBatch& b, const s32* ids, u8* in, s64 n_bytes) {
+RLB_FN void restore_kernel(const KernelBatch& b, const s32* ids, u8* in, s64 n_bytes) {
   const s32 env = ids[block_index()];
   const Options& o = *b.options;
   const SavedState saved(in + block_index() * n_bytes, o);

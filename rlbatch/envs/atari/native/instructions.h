@@ -50,20 +50,20 @@ class InstructionWriter : protected BlockWriter {
     next_pc = pc + n_bytes;
   }
 
-  static s32 cost_of_read(Mode mode) {
+  static s32 cost_of_read(AddressMode mode) {
     constexpr s32 kCost[9] = {2, 3, 4, 4, 4, 4, 4, 5, 6};
     return kCost[mode];
   }
-  static s32 cost_of_write(Mode mode) {
+  static s32 cost_of_write(AddressMode mode) {
     constexpr s32 kCost[9] = {0, 3, 4, 4, 4, 5, 5, 6, 6};
     return kCost[mode];
   }
 
   // ORA AND EOR ADC STA LDA CMP SBC.
   bool translate_accumulator(const u8* p) {
-    constexpr Mode kModes[8] = {kXInd, kZp, kImmediate, kAbs, kIndY, kZpX, kAbsY, kAbsX};
+    constexpr AddressMode kModes[8] = {kXInd, kZp, kImmediate, kAbs, kIndY, kZpX, kAbsY, kAbsX};
     const u32 operation = p[0] >> 5, form = p[0] >> 2 & 7;
-    const Mode mode = kModes[form];
+    const AddressMode mode = kModes[form];
     if (operation == 4) {
       if (mode == kImmediate) return false;
       takes(cost_of_write(mode), length(mode));
@@ -148,13 +148,13 @@ class InstructionWriter : protected BlockWriter {
 
   bool translate_x(const u8* p, bool is_load, u32 form) {
     if (form == 2 || form == 4 || form == 6 || (!is_load && (form == 0 || form == 7))) return false;
-    constexpr Mode kModes[8] = {kImmediate, kZp, kZp, kAbs, kZp, kZpY, kZp, kAbsY};
-    const Mode mode = kModes[form];
+    constexpr AddressMode kModes[8] = {kImmediate, kZp, kZp, kAbs, kZp, kZpY, kZp, kAbsY};
+    const AddressMode mode = kModes[form];
     takes(is_load ? cost_of_read(mode) : cost_of_write(mode), length(mode));
     return is_load ? load_index(mode, p, kX) : write(mode, p, kX);
   }
 
-  bool load_index(Mode mode, const u8* p, Reg to) {
+  bool load_index(AddressMode mode, const u8* p, Reg to) {
     if (!read(mode, p)) return false;
     as.move(to, rax);
     as.move(kNz, rax);
@@ -278,10 +278,10 @@ class InstructionWriter : protected BlockWriter {
 
   // STY LDY CPY CPX.
   bool translate_y(const u8* p) {
-    constexpr Mode kModes[8] = {kImmediate, kZp, kZp, kAbs, kZp, kZpX, kZp, kAbsX};
+    constexpr AddressMode kModes[8] = {kImmediate, kZp, kZp, kAbs, kZp, kZpX, kZp, kAbsX};
     const u32 operation = p[0] >> 5, form = p[0] >> 2 & 7;
     if (operation < 4 || form == 2 || form == 4 || form == 6) return false;
-    const Mode mode = kModes[form];
+    const AddressMode mode = kModes[form];
     if (operation == 4) {
       if (form == 0 || form == 7) return false;
       takes(cost_of_write(mode), length(mode));
@@ -295,7 +295,7 @@ class InstructionWriter : protected BlockWriter {
     return true;
   }
 
-  bool test_bits(Mode mode, const u8* p) {
+  bool test_bits(AddressMode mode, const u8* p) {
     takes(cost_of_read(mode), length(mode));
     if (!read(mode, p)) return false;
     as.move(kNz, rax);

@@ -3,7 +3,7 @@
 // About half of all TIA writes set a register to what it is. Where nobody sees the picture they need
 // not be logged. A shadow, [kShadowSize], holds the last value written to each register: with kUnknown
 // where the same value would have an effect, for a write to one player's graphics, for instance, takes
-// over the other's; and kAlways for the registers where it always has.
+// over the other's; and kAlwaysLogged for the registers where it always has.
 #pragma once
 
 #include "bus.h"
@@ -12,7 +12,7 @@
 namespace rlbatch::atari {
 
 constexpr u32 kShadowSize = kCXCLR + 1;
-constexpr u32 kUnknown = 0x100, kAlways = 0x200;
+constexpr u32 kUnknown = 0x100, kAlwaysLogged = 0x200;
 
 // The registers for which the same value has no effect, but for what `note_write` does.
 constexpr u64 kRepeatable =
@@ -22,7 +22,7 @@ constexpr u64 kRepeatable =
     1ull << kHMM0 | 1ull << kHMM1 | 1ull << kHMBL | 1ull << kVDELP0 | 1ull << kVDELP1 | 1ull << kVDELBL;
 
 // What a change of a register makes unknown; 0 for nothing.
-RLB_FN constexpr u32 partner(u32 reg) {
+RLB_FN constexpr u32 coupled_register(u32 reg) {
   return reg == kGRP0 || reg == kENABL ? u32{kGRP1} : reg == kGRP1 ? u32{kGRP0} : 0u;
 }
 
@@ -30,18 +30,18 @@ RLB_FN constexpr u32 partner(u32 reg) {
 RLB_HOT bool note_write(u16* shadow, u32 reg, u32 value) {
   const u32 before = shadow[reg];
   if (before == value) return false;
-  if (before & kAlways) {
+  if (before & kAlwaysLogged) {
     for (u32 k = kHMP0; reg == kHMCLR && k <= kHMBL; ++k) shadow[k] = 0;
     return true;
   }
   shadow[reg] = static_cast<u16>(value);
-  if (partner(reg) && (before & 0xff) != value) shadow[partner(reg)] |= kUnknown;
+  if (coupled_register(reg) && (before & 0xff) != value) shadow[coupled_register(reg)] |= kUnknown;
   return true;
 }
 
 // What the registers are before the first write of a frame.
 RLB_FN void start_shadow(const Tia& tia, u16* shadow) {
-  for (u32 k = 0; k < kShadowSize; ++k) shadow[k] = kRepeatable >> k & 1 ? kUnknown : kAlways;
+  for (u32 k = 0; k < kShadowSize; ++k) shadow[k] = kRepeatable >> k & 1 ? kUnknown : kAlwaysLogged;
   for (u32 k = 0; k < 2; ++k) shadow[kGRP0 + k] = static_cast<u16>(tia.graphics[k] | kUnknown);
   shadow[kENABL] = static_cast<u16>(tia.ball | kUnknown);
 }

@@ -5,7 +5,7 @@
 
 namespace rlbatch::atari {
 
-enum Mode : u8 {
+enum AddressMode : u8 {
   kNoMode, kImplied, kImmediate, kZero, kZeroX, kZeroY, kAbs, kAbsX, kAbsY, kIndX, kIndY, kRelative,
 };
 

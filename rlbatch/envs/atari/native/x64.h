@@ -23,7 +23,7 @@ struct Operand {
 };
 
 // The operations that have a form `op r/m, reg` at 8 * op + 1, and an immediate form.
-enum Operation : u32 { kAdd, kOr, kAdc, kSbb, kAnd, kSub, kXor, kCmp };
+enum HostOperation : u32 { kAdd, kOr, kAdc, kSbb, kAnd, kSub, kXor, kCmp };
 
 // Operands are of 32 bits where a name does not tell otherwise.
 struct Assembler {
@@ -107,13 +107,13 @@ struct Assembler {
   void low_word(Reg to, Reg from) { op_reg(0x0fb7, to, from); }
   void address(Reg to, Reg base, s32 offset) { op_memory(0x8d, to, Operand{base, offset}); }
 
-  void apply(Operation op, Reg to, Reg with) { op_reg(8 * op + 1, with, to); }
-  void apply(Operation op, Reg to, u32 value) {
+  void apply(HostOperation op, Reg to, Reg with) { op_reg(8 * op + 1, with, to); }
+  void apply(HostOperation op, Reg to, u32 value) {
     op_reg(0x81, op, to);
     word32(value);
   }
-  void apply(Operation op, Reg to, const Operand& m) { op_memory(8 * op + 3, to, m); }
-  void apply(Operation op, const Operand& m, u32 value) {
+  void apply(HostOperation op, Reg to, const Operand& m) { op_memory(8 * op + 3, to, m); }
+  void apply(HostOperation op, const Operand& m, u32 value) {
     op_memory(0x81, op, m);
     word32(value);
   }
