@@ -36,7 +36,7 @@ class Crew:
     def start(
         self,
         recipes: Sequence[Recipe],
-        allocate: Callable[[Layout], SlotWriter] | None,
+        allocate: Callable[[Layout], tuple[SlotWriter, float]] | None,
         timeout: float | None,
     ) -> None:
         """Starts one worker per recipe.

@@ -34,7 +34,7 @@ class LocalWorker:
     connection = None
     is_importing = False
 
-    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
+    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]):
         self._generators: Any = None
         self._is_closed = False
         self._device = recipe.device

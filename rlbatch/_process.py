@@ -13,6 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -145,15 +146,7 @@ def _make_worker(connection: Connection) -> tuple[Worker, torch.device]:
     recipe.torch_settings.apply()
     seed_generators(recipe.seeds.generators)
     torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
-
-    def allocate(layout: Layout) -> SlotWriter:
-        started = time.perf_counter()
-        slots = _ask_for_slots(connection, layout)
-        worker.stats["wait_s"] += time.perf_counter() - started  # For the slowest worker.
-        return slots
-
-    worker = Worker(recipe, allocate)
-    return worker, recipe.device
+    return Worker(recipe, partial(_ask_for_slots, connection)), recipe.device
 
 
 def _load_recipe(connection: Connection) -> Recipe:
@@ -210,16 +203,18 @@ def _failure(error: BaseException) -> Failure:
     return Failure(said, number if isinstance(number, int) else None, formatted)
 
 
-def _ask_for_slots(connection: Connection, layout: Layout) -> SlotWriter:
+def _ask_for_slots(connection: Connection, layout: Layout) -> tuple[SlotWriter, float]:
+    started = time.perf_counter()
     _send(connection, NeedSlots(layout))
-    slots: Slots = _received(connection, Connection.recv)
+    slots: Slots = _received(connection, Connection.recv)  # When the slowest worker has asked.
+    waited_s = time.perf_counter() - started
     block = slots.cuda_block
     if block is None:
         descriptor = _received(connection, received_descriptor)
         block = map_block(descriptor, slots.layout.n_bytes(slots.n_slots, slots.n_timesteps))
         os.close(descriptor)
     store = SlotStore(slots.layout, slots.n_slots, slots.n_timesteps, block)
-    return SlotWriter(store, slots.first, slots.n_envs)
+    return SlotWriter(store, slots.first, slots.n_envs), waited_s
 
 
 def _let_parent_go_on() -> None:

@@ -10,7 +10,7 @@ import contextlib
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from enum import Enum
 from functools import partial
 from typing import Any, NamedTuple
@@ -171,10 +171,11 @@ class Worker:
 
     Args:
         recipe: What to make them from.
-        allocate: Called once, at the first step, with the layout; returns the place to write to.
+        allocate: Called once, at the first step, with the layout; returns the place to write to,
+            and how long it waited for others, in seconds.
     """
 
-    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], SlotWriter]):
+    def __init__(self, recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]):
         self._recipe, self._allocate = recipe, allocate
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
         _check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
@@ -305,21 +306,17 @@ class Worker:
         action, state = self._act(t)
         self._slots.write_action(t, None, action)
         after_arrays, following_arrays, following = self._slots.direct(t)
-        with self._timed("env_s"):
-            self.env.step_into(_for_env(action), after_arrays, following_arrays)
+        begun = time.perf_counter()
+        self.env.step_into(_for_env(action), after_arrays, following_arrays)
+        self.stats["env_s"] += time.perf_counter() - begun
         self._observation, self._state = following, state
 
     def _step_env(self, action: DictTensor) -> tuple[DictTensor, DictTensor, torch.Tensor]:
         """Returns what followed, what to act on next, and the numbers of those that run on."""
-        with self._timed("env_s"):
-            (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
-        return after, following, running
-
-    @contextlib.contextmanager
-    def _timed(self, name: str) -> Iterator[None]:
         begun = time.perf_counter()
-        yield
-        self.stats[name] += time.perf_counter() - begun
+        (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
+        self.stats["env_s"] += time.perf_counter() - begun
+        return after, following, running
 
     def _seconds_elsewhere(self) -> float:
         """Returns the time that so far did not go into storage."""
@@ -354,8 +351,9 @@ class Worker:
         told = self._agent_info.variables
         of_info = versions_of(told) if told else {}
         stored = None if self._slots is None else self._slots.version()
-        with self._timed("agent_s"):
-            answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        begun = time.perf_counter()
+        answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        self.stats["agent_s"] += time.perf_counter() - begun
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
             torch.set_grad_enabled(False)
         if not _is_answer(answer):
@@ -402,7 +400,8 @@ class Worker:
             specs_of("action", action),
             specs_of("info", self._first_info),
         )
-        self._slots = self._allocate(layout)
+        self._slots, waited_s = self._allocate(layout)
+        self.stats["wait_s"] += waited_s
         self._start_slots(self._slots, self._first_info)
         self._slots.write_observation(0, self._unless_everyone(), observation)
         self._slots.write_action(0, self._unless_everyone(), action)

@@ -545,13 +545,13 @@ class RL_Batcher:
             if descriptor is not None:
                 os.close(descriptor)
 
-    def _allocate_here(self, layout: Layout) -> SlotWriter:
+    def _allocate_here(self, layout: Layout) -> tuple[SlotWriter, float]:
         n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
         if self._device.type == "cpu":
             check_free_memory(n_bytes)
         block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
-        return SlotWriter(self._store, 0, self.n_elems())
+        return SlotWriter(self._store, 0, self.n_elems()), 0.0
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
         stored = None if self._store is None else self._store.layout.no_rows(f"{name}/")
