@@ -6,6 +6,7 @@ import contextlib
 import faulthandler
 import fcntl
 import gc
+import logging
 import os
 import signal
 import sys
@@ -144,6 +145,7 @@ def _loading() -> Iterator[None]:
 def _make_worker(connection: Connection) -> tuple[Worker, torch.device]:
     recipe = _load_recipe(connection)
     recipe.torch_settings.apply()
+    logging.getLogger("rlbatch").setLevel(recipe.log_level)
     seed_generators(recipe.seeds.generators)
     torch.manual_seed(recipe.seeds.generators)  # CUDA's as well, once it is in use.
     return Worker(recipe, partial(_ask_for_slots, connection)), recipe.device

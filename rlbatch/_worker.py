@@ -22,6 +22,7 @@ from torch.profiler import record_function
 from rlbatch._checks import check_left_alone, check_same_keys, check_same_rows, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
+from rlbatch.agent import add_device_note
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.envs.base import steps_into
 from rlbatch.errors import DeviceMismatchError, EnvContractError, ShapeError
@@ -108,6 +109,7 @@ class Recipe(NamedTuple):
         device: Where trajectories are stored, observations come from and actions go to.
         info_device: Where the agent finds `agent_info`.
         torch_settings: For a process of its own.
+        log_level: Of the logger `rlbatch`, likewise.
     """
 
     create_env: Callable[..., Any]
@@ -119,6 +121,7 @@ class Recipe(NamedTuple):
     device: torch.device
     info_device: torch.device
     torch_settings: TorchSettings
+    log_level: int
 
 
 class Imported(NamedTuple):
@@ -286,8 +289,7 @@ class Worker:
         """Looks at what agent and environment return; only then there is a place to write to."""
         seen = self._observation.clone()  # What is stored later may be changed until then.
         action, state = self._act(0)
-        _check_device("agent.__call__", self._recipe.device, action=action, state=state)
-        _check_new_state(self._state, state)
+        _check_device("agent.__call__", self._recipe.device, action=action)
         chosen = action.clone()
         after, following, running = self._step_env(action)
         self._look_at("env.step", running, _observation=after, observation=following)
@@ -339,8 +341,11 @@ class Worker:
         """Returns the agent's output and its new state, which may be changed in place.
 
         Raises:
-            ShapeError: The new state has not one row per environment that ran.
+            ShapeError: The new state has not one row per environment that ran, or other rows.
+            KeyMismatchError, DtypeMismatchError, DeviceMismatchError: Or it differs otherwise from
+                the one before.
             ValueError: The agent has changed in place what is stored.
+            RuntimeError: PyTorch's, of the agent; with a note if it is about devices.
         """
         history = self._history(t)
         # It may set keys of what it is given; they are not those of the environment.
@@ -352,7 +357,18 @@ class Worker:
         of_info = versions_of(told) if told else {}
         stored = None if self._slots is None else self._slots.version()
         begun = time.perf_counter()
-        answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        try:
+            answer = self.agent(state, observation, _shallow(self._agent_info), history)
+        except RuntimeError as error:
+            add_device_note(
+                error,
+                self.agent,
+                observation=self._observation,
+                state=self._state,
+                agent_info=self._agent_info,
+                history=history,
+            )
+            raise
         self.stats["agent_s"] += time.perf_counter() - begun
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
             torch.set_grad_enabled(False)
@@ -366,6 +382,7 @@ class Worker:
         if new_state.variables and new_state.n_elems() != len(self._running):
             expected, found = len(self._running), new_state.n_elems()
             raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
+        _check_new_state(self._state, new_state)
         given = [self._observation, self._agent_info]
         return output, unshared(new_state, *(given if history is None else [*given, history]))
 
@@ -531,10 +548,13 @@ def _check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
 
 def _check_new_state(before: DictTensor, found: DictTensor) -> None:
     """Checks that a state can stand where that of `initial_state` did."""
-    check_same_keys("agent.__call__: new state, as of initial_state", before, found)
+    if before.keys() != found.keys():
+        check_same_keys("agent.__call__: new state, as of initial_state", before, found)
     for key, tensor in before.items():
-        where = f"new state/{key}, as of initial_state"
-        check_same_rows(where, found[key], tensor, n_common=1, stage="agent.__call__")
+        new = found[key]
+        if new.shape != tensor.shape or new.dtype != tensor.dtype or new.device != tensor.device:
+            where = f"new state/{key}, as of initial_state"
+            check_same_rows(where, new, tensor, n_common=1, stage="agent.__call__")
 
 
 def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -195,6 +197,7 @@ def replay_agent(
         ShapeError: An output has not one row per trajectory.
         KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
             first step.
+        RuntimeError: PyTorch's, of the agent; with a note if it is about devices.
     """
     _check_trajectories(trajectories)
     replay = getattr(agent, replay_method_name)
@@ -205,7 +208,11 @@ def replay_agent(
     if not n_steps:
         raise ValueError("trajectories: expected at least one step to replay, got none")
     for t in range(n_steps):
-        answer = replay(trajectories, t, state)
+        try:
+            answer = replay(trajectories, t, state)
+        except RuntimeError as error:
+            add_device_note(error, agent, trajectories=trajectories.trajectories, state=state)
+            raise
         _check_replayed(f"{replay_method_name}, step {t}", answer, len(lengths), outputs)
         output, state = answer
         outputs.append(output.clone())  # It may share memory with a state that is changed in place.
@@ -427,6 +434,28 @@ def _parameters(
             seen.add(id(leaf))
             attributes = {key: one for key, one in vars(leaf).items() if key not in _REGISTRIES}
             yield from _parameters(attributes, seen, f"{name}." if name else "")
+
+
+def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
+    """Tells where everything is, if an error of PyTorch is about devices.
+
+    Args:
+        error: What an agent has raised.
+        agent: The agent.
+        containers: DictTensors and TemporalDictTensors that it was given, by their names.
+    """
+    is_ours = isinstance(error, DeviceMismatchError)
+    if is_ours or not re.search("expected.* device", str(error).lower()):
+        return
+    places: dict[str, set[str]] = {}
+    parts = [*containers.items(), *_parameters({"the agent": agent}, set())]
+    for name, tensors in parts:
+        if tensors is not None:
+            found = {str(tensor.device) for tensor in tensors.values()}
+            places.setdefault(name, set()).update(found)
+    said = "; ".join(f"{name} on {', '.join(sorted(at))}" for name, at in places.items() if at)
+    with contextlib.suppress(Exception):  # Of a class that is frozen.
+        error.add_note(f"({said}; RL_Agent_CheckDevice names the tensor)")
 
 
 def _check(device: torch.device, stage: str, **containers: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import logging
 import os
 import threading
 import weakref
@@ -213,6 +214,7 @@ class RL_Batcher:
                 device=self._device,
                 info_device=agents_info_device,
                 torch_settings=settings,
+                log_level=logging.getLogger("rlbatch").level,
             )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]

@@ -16,7 +16,6 @@ from rlbatch import (
     WorkerError,
 )
 from rlbatch._memory import _cgroup_available, free_memory
-from rlbatch.envs import DeviceEnv
 from tests.batchers import LENGTHS, CountingAgent, make_batcher
 from tests.helpers import CountingEnv, CountingGym
 
@@ -186,25 +185,6 @@ def test_an_output_that_is_not_dense_is_refused(n_processes):
         batcher.reset()
         match = "storage: action/seen: expected a dense tensor, got torch.sparse_coo"
         with pytest.raises((TypeError, WorkerError), match=match):
-            batcher.execute()
-
-
-def test_an_environment_or_agent_on_the_wrong_device_is_named():
-    class OnMeta(CountingAgent):
-        def initial_state(self, agent_info, B):
-            return DictTensor({"count": torch.zeros(B, dtype=torch.int64, device="meta")})
-
-    def on_meta(seed):
-        return DeviceEnv(CountingEnv(LENGTHS), "cpu", "meta")
-
-    with (
-        make_batcher(0, create_env=on_meta, env_args={}) as batcher,
-        pytest.raises(DeviceMismatchError, match="env.reset: observation/frame: .*cpu.*meta"),
-    ):
-        batcher.reset()
-    with make_batcher(0, create_agent=OnMeta) as batcher:
-        batcher.reset()
-        with pytest.raises(DeviceMismatchError, match="agent.initial_state: state/count: .*meta"):
             batcher.execute()
 
 
@@ -485,6 +465,29 @@ def test_an_environment_that_returns_a_row_too_many_is_refused():
     with make_batcher(create_env=lambda seed: RowTooMany([1, 3]), env_args={}) as batcher:
         batcher.reset()
         with pytest.raises(ShapeError, match="storage: _observation/.*: expected .* got"):
+            batcher.execute()
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (lambda count: count.to("meta"), DeviceMismatchError),
+        (lambda count: count.float(), DtypeMismatchError),
+        (lambda count: count.unsqueeze(1), ShapeError),
+    ],
+    ids=["device", "dtype", "shape"],
+)
+def test_a_state_that_changes_its_form_later_is_refused_where_it_does(change, error):
+    class Later(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            output, following = super().__call__(state, observation, agent_info)
+            if output["count"][0] == 2:
+                following.set("count", change(following["count"]))
+            return output, following
+
+    with make_batcher(create_agent=Later, lengths=[9, 9]) as batcher:
+        batcher.reset()
+        with pytest.raises(error, match="agent.__call__: new state/count, as of initial_state: "):
             batcher.execute()
 
 

@@ -1,6 +1,7 @@
 """The processes that a batcher starts: their streams, flags and priority, and reads that break."""
 
 import functools
+import logging
 import os
 import subprocess
 import sys
@@ -12,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlbatch import RL_Batcher, WorkerError, _process
+from rlbatch import DictTensor, RL_Batcher, WorkerError, _process
 from rlbatch._pickling import dumps, loads
-from tests.batchers import CountingAgent, make_batcher
+from tests.batchers import CountingAgent, acquire, make_batcher
 from tests.containers import DTYPES, RARE_DTYPES
 from tests.helpers import CountingEnv
 
@@ -334,3 +335,22 @@ def test_what_a_script_has_is_there_in_its_workers(n_processes):
     assert (found.stdout, found.returncode) == ("2\n" if n_processes == "2" else "1\n", 0), (
         found.stderr
     )
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_what_is_logged_is_decided_by_the_caller(n_processes):
+    class Levels(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            level = logging.getLogger("rlbatch.envs").getEffectiveLevel()
+            levels = torch.full((observation.n_elems(),), level)
+            return DictTensor({"action": torch.zeros_like(levels), "level": levels}), state
+
+    logger = logging.getLogger("rlbatch")
+    before = logger.level
+    try:
+        logger.setLevel(logging.CRITICAL)
+        with make_batcher(n_processes, create_agent=Levels) as batcher:
+            trajectories, _ = acquire(batcher)
+    finally:
+        logger.setLevel(before)
+    assert trajectories.trajectories["action/level"][0, 0] == logging.CRITICAL

@@ -42,7 +42,7 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
     `reset` takes a `seed` if the environment has a method of that name: an int, which is spread
     over the environments as `rlbatch.seeding.env_seeds` does it, or one for each of them. And it
     takes `options={"reset_mask": mask}` [n_envs] bool if the environment has `reset_where`.
-    `AtariEnv` has both. Nothing is rendered.
+    `AtariEnv` has both. `render` returns its pictures if it has that method, as `AtariEnv` does.
 
     Args:
         env: One with `autoreset` and both spaces. It is closed with this one, whose attribute
@@ -76,7 +76,12 @@ class ToGymnasium(VectorEnv):
         _check_env(env, as_numpy)
         self.env, self.num_envs, self._as_numpy = env, env.n_envs(), as_numpy
         mode = AutoresetMode.NEXT_STEP if env.resets_late else AutoresetMode.SAME_STEP
-        self.metadata = {"autoreset_mode": mode}
+        self.metadata: dict[str, Any] = {"autoreset_mode": mode}
+        if callable(getattr(env, "render", None)):
+            self.render_mode = "rgb_array"
+            self.metadata["render_modes"] = ["rgb_array"]
+            if hasattr(env, "seconds_per_step"):
+                self.metadata["render_fps"] = 1 / env.seconds_per_step()
         self._has_final = mode is AutoresetMode.SAME_STEP
         spaces: Any = env.observation_space, env.action_space
         self.single_observation_space, self.single_action_space = spaces
@@ -138,6 +143,18 @@ class ToGymnasium(VectorEnv):
             infos |= {"final_obs": self._observation(after), "_final_obs": self._out(after["done"])}
         rest = [self._out(after[key]) for key in ("reward", "terminated", "truncated")]
         return self._observation(following), *rest, infos
+
+    def render(self) -> tuple[np.ndarray, ...]:
+        """Returns the pictures of all environments, on the host, which waits for a GPU.
+
+        Returns:
+            One array [height, width, 3] uint8 RGB per environment.
+
+        Raises:
+            TypeError: The environment can not do it.
+            Exception: What its own `render` raises.
+        """
+        return tuple(self._method("render", "render")().cpu().numpy())
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environment."""

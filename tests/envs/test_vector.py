@@ -196,6 +196,26 @@ def test_gymnasiums_wrappers_take_it() -> None:
     env.close()
 
 
+def test_the_pictures_are_those_of_the_environment() -> None:
+    inner = AtariEnv("pong", 3, seed=0, num_threads=1)
+    env = to_gymnasium(inner)
+    assert env.render_mode == "rgb_array"
+    assert env.metadata["render_modes"] == ["rgb_array"]
+    assert env.metadata["render_fps"] == pytest.approx(15, rel=0.01)  # Of four frames each.
+    env.reset()
+    for _ in range(20):
+        env.step(np.array([2, 3, 0]))
+    pictures = env.render()
+    assert [(one.shape, one.dtype) for one in pictures] == [((210, 160, 3), np.uint8)] * 3
+    assert np.array_equal(np.stack(pictures), inner.render())
+    assert not np.array_equal(pictures[0], pictures[1])
+    env.close()
+    without = to_gymnasium(GymEnvInf([CountingGym()]))
+    assert without.render_mode is None
+    with pytest.raises(TypeError, match="render: expected an environment with the method render"):
+        without.render()
+
+
 def test_it_closes_the_environments() -> None:
     counting = [CountingGym(), CountingGym()]
     env = to_gymnasium(GymEnvInf(counting))
