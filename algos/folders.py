@@ -9,6 +9,7 @@ import itertools
 import json
 import time
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import torch
@@ -29,8 +30,7 @@ def open_folder(algorithm: str, config: RunConfig) -> Iterator[Path]:
     """
     folder = _choose_folder(algorithm, config)
     folder.mkdir(parents=True, exist_ok=True)
-    versions = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
-    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": versions}
+    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": _versions()}
     with (folder / "config.json").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Until it is closed.
@@ -42,6 +42,15 @@ def open_folder(algorithm: str, config: RunConfig) -> Iterator[Path]:
         file.write(json.dumps(content, indent=2) + "\n")
         file.flush()
         yield folder
+
+
+def _versions() -> dict[str, str]:
+    """Returns the versions of what a run's results depend on, as far as it is there."""
+    found = {"rlbatch": rlbatch.__version__, "torch": str(torch.__version__)}
+    for package in ("gymnasium", "ale-py", "numpy"):
+        with contextlib.suppress(PackageNotFoundError):
+            found[package] = version(package)
+    return found
 
 
 def _choose_folder(algorithm: str, config: RunConfig) -> Path:

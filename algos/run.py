@@ -119,7 +119,7 @@ class Run:
             if self._under_way:
                 self._start_evaluation()
             self._opened = opened.pop_all()
-        self._tell_of_cuts()
+        self._tell_of_segments()
         self._started = time.perf_counter()
 
     @property
@@ -197,8 +197,14 @@ class Run:
         if not (self.iteration or self.config.resume):
             (self.folder / "config.json").unlink(missing_ok=True)
 
-    def _tell_of_cuts(self) -> None:
+    def _tell_of_segments(self) -> None:
         longest = self.config.longest_episode
+        if self.iteration % self.config.checkpoint_every and longest < math.inf:
+            self._log.say(
+                f"resumed at iteration {self.iteration:,}, between two checkpoints of a run that "
+                "goes on: environments begin anew here, so this is not the run that was never "
+                "interrupted; see --checkpoint-every"
+            )
         if longest < longest_episode(self.config.env_id):
             self._log.say(
                 f"in training episodes are cut after {longest:,} steps, at checkpoints, and only "

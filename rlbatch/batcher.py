@@ -329,7 +329,8 @@ class RL_Batcher:
 
         Args:
             blocking: Wait for it; otherwise return `(None, None)` if it is not complete.
-            timeout: How long to wait, in seconds; None for the batcher's.
+            timeout: How long to wait, in seconds; None for the batcher's. To look now and then,
+                use `blocking=False`: an error takes its time to find out what workers are doing.
             copy: Return memory that the caller owns. False returns views that the next `execute`
                 writes over, and copies only where some environments did not run.
 
@@ -459,6 +460,10 @@ class RL_Batcher:
             if self._calls.acquire(blocking=False):
                 self._crew.stop(0.0)
                 self._calls.release()
+
+    def __repr__(self) -> str:
+        size = f"n_elems={self.n_elems()}, n_timesteps={self._n_timesteps}"
+        return f"RL_Batcher({size}, device={self._device}, {self._state.name.lower()})"
 
     def __enter__(self) -> Self:
         return self

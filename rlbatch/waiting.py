@@ -22,7 +22,8 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         timeout: How long to wait, in seconds; None for as long as their processes live.
 
     Returns:
-        All that are ready, in the order given, each once.
+        All that are ready, in the order given, each once. Those that are fast come more often: to
+        learn from the first that are ready is to see more of short episodes and fast environments.
 
     Raises:
         TypeError: `batchers` is not a list of batchers.

@@ -85,6 +85,25 @@ class Historian(FeedForward):
         return features, state
 
 
+class Attentive(FeedForward):
+    """Looks with a transformer at the frames of the slot so far."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        layer = torch.nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0, batch_first=True)
+        self.embed, self.encoder = torch.nn.Linear(3, 6), torch.nn.TransformerEncoder(layer, 2)
+        self.out = torch.nn.Linear(6, 3)
+
+    def require_history(self):
+        return True
+
+    def features(self, state, observation, history):
+        frames = torch.cat([history["observation/frame"], observation["frame"][:, None]], 1)
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(frames.shape[1])
+        return self.out(self.encoder(self.embed(frames.float() / 10), mask)[:, -1]), state
+
+
 def acquire(create_agent, autoreset, n_slots=2):
     """Returns successive trajectories; episodes end inside, and at the edge of, slots."""
     lengths = [3, 5, 2, 8, 13]
@@ -99,7 +118,7 @@ def acquire(create_agent, autoreset, n_slots=2):
 
 
 @pytest.mark.parametrize("autoreset", [False, True])
-@pytest.mark.parametrize("create_agent", [FeedForward, Recurrent, Historian])
+@pytest.mark.parametrize("create_agent", [FeedForward, Recurrent, Historian, Attentive])
 def test_a_replay_gives_the_log_probabilities_and_states_of_the_acquisition(
     create_agent, autoreset
 ):

@@ -333,9 +333,13 @@ def test_agent_arguments_are_copied_into_the_callers_process_too():
         assert (batcher.get()[0].trajectories["action/w"][:, 0] == 1).all()
 
 
-def test_get_without_blocking_never_loses_repeats_or_reorders():
-    n_rounds, polls_in_vain = 300, 0
-    with make_batcher(2, [1000], autoreset=True, n_timesteps=2) as batcher:
+LONG = pytest.param(10_000, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("n_rounds", [300, LONG])
+def test_get_without_blocking_never_loses_repeats_or_reorders(n_rounds):
+    polls_in_vain = 0
+    with make_batcher(2, [3 * n_rounds], autoreset=True, n_timesteps=2) as batcher:
         batcher.reset()
         for index in range(n_rounds):
             batcher.execute()
@@ -457,18 +461,19 @@ def resident_kib(pid):
     return int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
 
 
-def test_memory_does_not_grow():
+@pytest.mark.parametrize("n_rounds", [1000, LONG])
+def test_memory_does_not_grow(n_rounds):
     with make_batcher(1, [50, 3], autoreset=True, n_timesteps=2) as batcher:
         batcher.reset()
         processes = [os.getpid(), *worker_pids(batcher)]
-        for index in range(1200):
+        for index in range(200 + n_rounds):
             batcher.execute()
             batcher.get()
             if index == 200:
                 before = [resident_kib(process) for process in processes]
         after = [resident_kib(process) for process in processes]
     grown = [now - then for now, then in zip(after, before, strict=True)]
-    assert max(grown) < 4096, f"{grown} KiB in 1,000 acquisitions"
+    assert max(grown) < 4096, f"{grown} KiB in {n_rounds} acquisitions"
 
 
 def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
@@ -587,6 +592,13 @@ def test_a_later_change_of_an_agent_info_does_not_count():
         info["epsilon"].zero_()
         batcher.execute()
         assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [1, 1]
+
+
+def test_a_batcher_says_what_it_is():
+    batcher = make_batcher(0)
+    assert repr(batcher) == "RL_Batcher(n_elems=8, n_timesteps=4, device=cpu, new)"
+    batcher.close()
+    assert repr(batcher).endswith(", closed)")
 
 
 def test_stats_are_the_callers():

@@ -147,7 +147,7 @@ class EnvList:
                     options=copy.deepcopy(options),  # It may change them.
                 )
                 _check_answer("reset", "(observation, info)", answer, 2)
-            except Exception as error:
+            except BaseException as error:  # Also where it calls sys.exit.
                 add_environment_note(error, number)
                 raise
             frames.append(answer[0])
@@ -158,7 +158,7 @@ class EnvList:
         for number, action in zip(numbers, self._values(actions), strict=True):
             try:
                 results.append(envs[number].step(action))
-            except Exception as error:
+            except BaseException as error:  # Also where it calls sys.exit.
                 add_environment_note(error, number)
                 raise
         frames, *rest, _ = _columns(numbers, results)
@@ -360,9 +360,10 @@ def _failed(env: VectorEnv, error: Exception) -> int | None:
         failed = [number for number, pipe in enumerate(env.parent_pipes) if pipe is None]
         return failed[0] if len(failed) == 1 else None
     if isinstance(env, SyncVectorEnv):  # A method of the environment is on the stack.
-        owners = [frame.f_locals.get("self") for frame, _ in traceback.walk_tb(error.__traceback__)]
+        frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+        values = [value for frame in frames for value in frame.f_locals.values()]
         for number, one in enumerate(env.envs):
-            if any(owner is one for owner in owners):
+            if any(value is one for value in values):
                 return number
     return None
 

@@ -1,5 +1,6 @@
 """Seeds, options, failures and refusals of the environments behind `GymEnv`."""
 
+import sys
 from contextlib import closing
 from functools import partial
 
@@ -191,6 +192,32 @@ def test_an_exception_carries_the_number_of_the_environment(backend, failure):
             run(env, 3)
     assert caught.value.environment == 1
     assert caught.value.__notes__ == ["(in environment 1 of this batch)"]
+
+
+class Quits(CountingGym):
+    """Ends its process in a step."""
+
+    def step(self, action):
+        sys.exit("enough")
+
+
+class Nameless(CountingGym):
+    """Fails in a method whose first parameter has another name."""
+
+    def step(this, action):  # noqa: N805
+        raise RuntimeError("failed on purpose")
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"), [(list, Quits), (list, Nameless), (SyncVectorEnv, Nameless)]
+)
+def test_the_number_is_known_whatever_the_environment_does(make, kind):
+    makers = [CountingGym, kind]
+    env = GymEnvInf([maker() for maker in makers] if make is list else make(makers))
+    env.reset()
+    with pytest.raises((SystemExit, RuntimeError)) as caught:
+        env.step(actions(0, 0))
+    assert caught.value.environment == 1
 
 
 def test_the_number_of_a_failing_environment_counts_those_that_have_ended():

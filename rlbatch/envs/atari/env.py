@@ -453,9 +453,11 @@ def _settings(options: dict[str, Any]) -> Settings:
         known += ["mode", "difficulty", "num_threads", "decorrelate_steps"]
         arguments = [*known, "game", "n_envs", "device", "seed", "games"]
         close = [difflib.get_close_matches(name, arguments, n=1, cutoff=0.75) for name in unknown]
-        closest = f"; closest: {', '.join(sum(close, []))}" if any(close) else ""
+        hint = f"; closest: {', '.join(sum(close, []))}" if any(close) else ""
+        if any(name.startswith("continuous") for name in unknown):
+            hint = "; AtariVectorEnv has continuous actions"
         raise TypeError(
-            f"options: expected some of {', '.join(known)}, got {', '.join(unknown)}{closest}"
+            f"options: expected some of {', '.join(known)}, got {', '.join(unknown)}{hint}"
         )
     return Settings(**options)
 
