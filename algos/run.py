@@ -199,11 +199,12 @@ class Run:
 
     def _tell_of_segments(self) -> None:
         longest = self.config.longest_episode
-        if self.iteration % self.config.checkpoint_every and longest < math.inf:
+        is_between = self.iteration % self.config.checkpoint_every != 0
+        if is_between and longest < math.inf and not self.finished:
             self._log.say(
-                f"resumed at iteration {self.iteration:,}, between two checkpoints of a run that "
-                "goes on: environments begin anew here, so this is not the run that was never "
-                "interrupted; see --checkpoint-every"
+                f"resumed at iteration {self.iteration:,}, where the run ended: environments begin "
+                "anew here, which they do not in one that goes on, as it is no multiple of "
+                f"--checkpoint-every {self.config.checkpoint_every}; so results differ"
             )
         if longest < longest_episode(self.config.env_id):
             self._log.say(

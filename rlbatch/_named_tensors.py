@@ -264,7 +264,7 @@ class NamedTensors:
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
-            IndexError: There is no such row. On a GPU nobody looks.
+            IndexError: There is no such row. Of an index on a GPU nobody looks.
         """
         check_is("source", source, type(self))
         check_is_tensor("source_indexes", source_indexes)
@@ -372,7 +372,9 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
 
 
 def _check_rows(rows: torch.Tensor, n_elems: int) -> None:
-    """Checks that there are such rows, as far as a GPU, which would fail for good, is spared it.
+    """Checks that there are such rows, of an index on the CPU.
+
+    To look at one on a GPU would wait for it.
 
     Raises:
         IndexError: There is none.

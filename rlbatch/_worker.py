@@ -293,6 +293,8 @@ class Worker:
         chosen = action.clone()
         after, following, running = self._step_env(action)
         self._look_at("env.step", running, _observation=after, observation=following)
+        if not self.autoreset:
+            _check_done(after, len(self._running))
         self._start_first_slots(seen, chosen)
         self._store(0, everyone, state, after, following, running)
 
@@ -403,8 +405,10 @@ class Worker:
         self._slots.write_after(t, everyone, after)
         if self._is_direct and t + 1 < self._recipe.n_timesteps:
             self._slots.write_observation(t + 1, None, following)
-        if len(running) != len(self._running):
+        has_ended = len(running) != len(self._running)
+        if has_ended or (running.is_cpu and not self.autoreset):  # On a GPU to look is to wait.
             _check_running(self._running[~after["done"]], running)
+        if has_ended:
             self._slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
             state = self._narrow(running, state)
             self._running = running.clone()  # The environment may write there again.
@@ -538,11 +542,18 @@ def _two_pairs(answer: Any) -> Any:
     return (after, ran), (following, running)
 
 
+def _check_done(after: DictTensor, n: int) -> None:
+    done = after.variables.get("done")
+    if done is None or done.dtype != torch.bool or done.shape != (n,):
+        found = "none" if done is None else f"{tuple(done.shape)} {done.dtype}"
+        raise EnvContractError(f"env.step: _observation/done: expected ({n},) bool, got {found}")
+
+
 def _check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
     if not torch.equal(expected, found):
         raise EnvContractError(
-            "env.step: running: expected the numbers that those which ran and are not done had "
-            f"since the reset, {expected.tolist()}, got {found.tolist()}"
+            "env.step: running: expected the numbers, since the reset, of those that ran and are "
+            f"not done, {expected.tolist()}, got {found.tolist()}"
         )
 
 

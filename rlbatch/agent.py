@@ -415,6 +415,8 @@ class RL_Agent_CheckDevice(RL_Agent):
             _check(self._checked_device, stage, **{name: tensors})
 
 
+# What PyTorch says of tensors on different devices: in general, of an LSTM, and of a convolution.
+_ABOUT_DEVICES = re.compile(r"(expected|same).* device|(weight|bias) type", re.IGNORECASE)
 _REGISTRIES = ("_parameters", "_buffers", "_modules")  # Attributes of a `Module`.
 
 
@@ -444,17 +446,15 @@ def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
         agent: The agent.
         containers: DictTensors and TemporalDictTensors that it was given, by their names.
     """
-    is_ours = isinstance(error, DeviceMismatchError)
-    if is_ours or not re.search("expected.* device", str(error).lower()):
-        return
-    places: dict[str, set[str]] = {}
-    parts = [*containers.items(), *_parameters({"the agent": agent}, set())]
-    for name, tensors in parts:
-        if tensors is not None:
-            found = {str(tensor.device) for tensor in tensors.values()}
-            places.setdefault(name, set()).update(found)
-    said = "; ".join(f"{name} on {', '.join(sorted(at))}" for name, at in places.items() if at)
-    with contextlib.suppress(Exception):  # Of a class that is frozen.
+    with contextlib.suppress(Exception):  # Of a class of errors that is frozen, for one.
+        if not _ABOUT_DEVICES.search(str(error)):
+            return
+        places: dict[str, set[str]] = {}
+        for name, tensors in [*containers.items(), *_parameters({"": agent}, set())]:
+            if tensors is not None:
+                found = {str(tensor.device) for tensor in tensors.values()}
+                places.setdefault(name, set()).update(found)
+        said = "; ".join(f"{name} on {', '.join(sorted(at))}" for name, at in places.items() if at)
         error.add_note(f"({said}; RL_Agent_CheckDevice names the tensor)")
 
 

@@ -411,8 +411,9 @@ class RL_Batcher:
         """Returns, per worker, where its time went since it was made.
 
         Returns:
-            Per worker `env_s`, `agent_s`, `storage_s` and `wait_s` (for the caller) in seconds, and
-            `n_steps` (of the batch); as of its last answer. On CUDA these are times of the host.
+            Per worker `env_s`, `agent_s`, `storage_s` and `wait_s` (for the caller, and once for
+            the first step of all others) in seconds, and `n_steps` (of the batch); as of its last
+            answer. On CUDA these are times of the host.
         """
         return [dict(stats) for stats in self._crew.stats]
 
@@ -458,12 +459,10 @@ class RL_Batcher:
         """Stops workers of this process that `close` has left to the call that made them work."""
         if self._state is _State.CLOSED and self._crew.is_local:
             if self._calls.acquire(blocking=False):
-                self._crew.stop(0.0)
-                self._calls.release()
-
-    def __repr__(self) -> str:
-        size = f"n_elems={self.n_elems()}, n_timesteps={self._n_timesteps}"
-        return f"RL_Batcher({size}, device={self._device}, {self._state.name.lower()})"
+                try:
+                    self._crew.stop(0.0)
+                finally:
+                    self._calls.release()
 
     def __enter__(self) -> Self:
         return self

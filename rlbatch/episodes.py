@@ -30,7 +30,7 @@ def acquire_episodes(
     least.
 
     No episode holds steps of two policies: all begin after the last `update`, and end before the
-    next. The batcher has to be reset before it goes on, also where this raises an error.
+    next. The batcher has to be reset before it goes on, also after an error once it has begun.
 
     Args:
         batcher: One that may be reset. Its `n_timesteps` are free: episodes are put together from

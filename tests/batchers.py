@@ -98,15 +98,15 @@ def sleeping(seed):
 
 
 class Napper(CountingEnv):
-    """Takes a second for one step of each episode."""
+    """Sleeps, for a second, in one step of each episode."""
 
-    def __init__(self, lengths, nap_at):
+    def __init__(self, lengths, nap_at, nap_s=1):
         super().__init__(lengths)
-        self.nap_at = nap_at
+        self.nap_at, self.nap_s = nap_at, nap_s
 
     def step(self, action):
         if self.count[0] == self.nap_at:
-            time.sleep(1)
+            time.sleep(self.nap_s)
         return super().step(action)
 
 

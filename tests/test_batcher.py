@@ -594,13 +594,6 @@ def test_a_later_change_of_an_agent_info_does_not_count():
         assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [1, 1]
 
 
-def test_a_batcher_says_what_it_is():
-    batcher = make_batcher(0)
-    assert repr(batcher) == "RL_Batcher(n_elems=8, n_timesteps=4, device=cpu, new)"
-    batcher.close()
-    assert repr(batcher).endswith(", closed)")
-
-
 def test_stats_are_the_callers():
     with make_batcher(0) as batcher:
         batcher.reset()

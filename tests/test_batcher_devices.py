@@ -47,6 +47,58 @@ def test_an_error_of_pytorch_about_devices_tells_where_everything_is(n_processes
     assert note in said
 
 
+@pytest.mark.parametrize(
+    "model",
+    [
+        lambda: torch.nn.Linear(3, 2, device="meta"),
+        lambda: torch.nn.Conv1d(1, 2, 3, device="meta"),
+        lambda: torch.nn.LSTM(3, 2, device="meta"),
+        lambda: torch.nn.BatchNorm1d(3, device="meta"),
+    ],
+)
+def test_the_errors_of_many_layers_are_known(model):
+    class Layer(CountingAgent):
+        def __init__(self):
+            self.model = model()
+
+        def __call__(self, state, observation, agent_info, history=None):
+            frame = observation["frame"].float()
+            is_images = isinstance(self.model, torch.nn.Conv1d)
+            self.model(frame.unsqueeze(1) if is_images else frame)
+            raise AssertionError("it has worked")
+
+    with make_batcher(create_agent=Layer) as batcher:
+        batcher.reset()
+        with pytest.raises(RuntimeError) as caught:
+            batcher.execute()
+    assert "parameters on meta" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("said", "is_about_devices"),
+    [  # Of CUDA, which is not here.
+        (
+            "Expected all tensors to be on the same device, but got mat1 is on cuda:0, different",
+            True,
+        ),
+        ("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be", True),
+        ("indices should be either on cpu or on the same device as the indexed tensor (cpu)", True),
+        ("mat1 and mat2 must have the same dtype, but got Float and Double", False),
+        ("CUDA error: device-side assert triggered", False),
+    ],
+)
+def test_only_errors_about_devices_get_a_note(said, is_about_devices):
+    class Says(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            raise RuntimeError(said)
+
+    with make_batcher(create_agent=Says) as batcher:
+        batcher.reset()
+        with pytest.raises(RuntimeError) as caught:
+            batcher.execute()
+    assert hasattr(caught.value, "__notes__") == is_about_devices
+
+
 def test_a_replay_tells_where_everything_is_as_well():
     with make_batcher() as batcher:
         trajectories, _ = acquire(batcher)

@@ -509,12 +509,63 @@ class Forgetful(CountingEnv):
         return (after, ran), (following, running)
 
 
-@pytest.mark.parametrize(("env", "found"), [(Renumbering, r"\[0, 1\]"), (Forgetful, r"\[1, 2\]")])
+class Swapping(CountingEnv):
+    """Changes the order of two environments."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        if len(running) == 2:
+            return (after, ran), (following.index([1, 0]), running.flip(0))
+        return (after, ran), (following, running)
+
+
+class Unending(CountingEnv):
+    """Goes on with those that are done."""
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        if len(running) < len(ran):
+            return (after, ran), (after, ran)
+        return (after, ran), (following, running)
+
+
+@pytest.mark.parametrize(
+    ("env", "found"),
+    [
+        (Renumbering, r"\[0, 1\]"),
+        (Forgetful, r"\[1, 2\]"),
+        (Swapping, r"\[2, 0\]"),
+        (Unending, r"\[0, 1, 2\]"),
+    ],
+)
 def test_an_environment_that_says_others_run_on_than_do_is_refused(env, found):
     """Rows would be stored as those of another environment, with the memory of another."""
     with make_batcher(create_env=lambda seed: env([6, 2, 6]), env_args={}) as batcher:
         batcher.reset()
         message = rf"env.step: running: expected .*\[0, 2\], got {found}"
+        with pytest.raises(EnvContractError, match=message):
+            batcher.execute()
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda done: done.long(), r"\(8,\) torch.int64"),
+        (lambda done: done[:, None], r"\(8, 1\) torch.bool"),
+        (lambda done: None, "none"),
+    ],
+)
+def test_who_is_done_is_told_in_bools(change, found):
+    class Told(CountingEnv):
+        def step(self, action):
+            (after, ran), rest = super().step(action)
+            told = {**after, "done": change(after["done"])}
+            kept = {key: tensor for key, tensor in told.items() if tensor is not None}
+            return (DictTensor(kept), ran), rest
+
+    with make_batcher(create_env=lambda seed: Told(LENGTHS), env_args={}) as batcher:
+        batcher.reset()
+        message = rf"env.step: _observation/done: expected \(8,\) bool, got {found}"
         with pytest.raises(EnvContractError, match=message):
             batcher.execute()
 

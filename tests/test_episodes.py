@@ -212,7 +212,7 @@ def test_the_batcher_goes_on_after_a_reset_alone():
 
 def test_after_a_timeout_as_well_the_batcher_goes_on_after_a_reset_alone():
     with make_batcher(
-        1, create_env=lambda seed: Napper([9, 9], nap_at=1), env_args={}, timeout=0.5
+        1, create_env=lambda seed: Napper([9, 9], nap_at=1, nap_s=3), env_args={}, timeout=1.5
     ) as batcher:
         with pytest.raises(WorkerTimeoutError):
             acquire_episodes(batcher, 1)

@@ -267,7 +267,7 @@ class ReplayMemory:
         number = first[env] + n_possible[env] - sums[env] + mass.long()
         return env, number, torch.ones(n, device=self._device)
 
-    def _draw_by_priority(self, n: int, n_possible: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _draw_by_priority(self, n: int, n_entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         sums = self._entries["priority"].double().cumsum(0)
         mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
         place = torch.searchsorted(sums, mass, right=True).clamp(max=len(sums) - 1)
@@ -275,7 +275,7 @@ class ReplayMemory:
         last = self._written[env] - 1
         number = last - (last - at) % self._size
         share = self._entries["priority"][place] / sums[-1]
-        return env, number, (share * n_possible).float()
+        return env, number, (share * n_entries).float()
 
     def _frames(self, env: Tensor, number: Tensor) -> Tensor:
         """Returns the observations at entries: stacks, where frames before the episode are 0."""

@@ -147,7 +147,7 @@ class EnvList:
                     options=copy.deepcopy(options),  # It may change them.
                 )
                 _check_answer("reset", "(observation, info)", answer, 2)
-            except BaseException as error:  # Also where it calls sys.exit.
+            except (Exception, SystemExit) as error:
                 add_environment_note(error, number)
                 raise
             frames.append(answer[0])
@@ -158,7 +158,7 @@ class EnvList:
         for number, action in zip(numbers, self._values(actions), strict=True):
             try:
                 results.append(envs[number].step(action))
-            except BaseException as error:  # Also where it calls sys.exit.
+            except (Exception, SystemExit) as error:
                 add_environment_note(error, number)
                 raise
         frames, *rest, _ = _columns(numbers, results)
@@ -278,7 +278,7 @@ class Vector:
         batch = assemble(self.action_space, iter([array[rows] for array in actions]))
         try:
             self._observation, *rest, info = self.env.step(batch)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._note(error)
             raise
         reward, terminated, truncated = (np.asarray(column) for column in rest)
@@ -300,7 +300,7 @@ class Vector:
     def _reset(self, **arguments: Any) -> None:
         try:
             self._observation, _ = self.env.reset(**arguments)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             self._note(error)
             raise
 
@@ -348,23 +348,24 @@ class Vector:
         part = _part(key, leaf, final)[number] if batched else _part(key, leaf, final[number])
         return _checked(f"final_obs: {key}", leaf, part)
 
-    def _note(self, error: Exception) -> None:
+    def _note(self, error: BaseException) -> None:
         """Marks an exception with the number of the environment, where that can be found."""
         number = _failed(self.env.unwrapped, error)
         if number is not None:
             add_environment_note(error, number)
 
 
-def _failed(env: VectorEnv, error: Exception) -> int | None:
+def _failed(env: VectorEnv, error: BaseException) -> int | None:
     if isinstance(env, AsyncVectorEnv):  # It lets go of the pipe to a worker that failed.
         failed = [number for number, pipe in enumerate(env.parent_pipes) if pipe is None]
         return failed[0] if len(failed) == 1 else None
     if isinstance(env, SyncVectorEnv):  # A method of the environment is on the stack.
         frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-        values = [value for frame in frames for value in frame.f_locals.values()]
-        for number, one in enumerate(env.envs):
-            if any(value is one for value in values):
-                return number
+        for frame in reversed(frames):  # Its first argument, whatever the name, is the object.
+            owner = frame.f_locals.get(next(iter(frame.f_code.co_varnames), ""))
+            for number, one in enumerate(env.envs):
+                if owner is one:
+                    return number
     return None
 
 

@@ -42,7 +42,8 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
     `reset` takes a `seed` if the environment has a method of that name: an int, which is spread
     over the environments as `rlbatch.seeding.env_seeds` does it, or one for each of them. And it
     takes `options={"reset_mask": mask}` [n_envs] bool if the environment has `reset_where`.
-    `AtariEnv` has both. `render` returns its pictures if it has that method, as `AtariEnv` does.
+    `AtariEnv` has both. `render` returns what the environment's own `render` does, if there is one,
+    as in `AtariEnv`: a tensor [n_envs, height, width, 3] uint8.
 
     Args:
         env: One with `autoreset` and both spaces. It is closed with this one, whose attribute
@@ -147,14 +148,19 @@ class ToGymnasium(VectorEnv):
     def render(self) -> tuple[np.ndarray, ...]:
         """Returns the pictures of all environments, on the host, which waits for a GPU.
 
+        Of one whose episode has just ended, it is the first of the next one.
+
         Returns:
             One array [height, width, 3] uint8 RGB per environment.
 
         Raises:
-            TypeError: The environment can not do it.
+            TypeError: The environment has no `render`, or it does not return a tensor.
             Exception: What its own `render` raises.
         """
-        return tuple(self._method("render", "render")().cpu().numpy())
+        pictures = self._method("render", "render")()
+        if not isinstance(pictures, torch.Tensor):
+            raise TypeError(f"render: expected a tensor of pictures, got {pictures!r}")
+        return tuple(pictures.cpu().numpy())
 
     def close_extras(self, **kwargs: Any) -> None:
         """Closes the environment."""

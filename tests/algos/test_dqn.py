@@ -532,11 +532,12 @@ def test_what_is_learnt_from_ends_with_its_segment(tmp_path):
 @pytest.mark.parametrize(("n_iterations", "is_between"), [(7, True), (8, False)])
 def test_a_run_that_ends_within_a_segment_is_resumed(tmp_path, capsys, n_iterations, is_between):
     train(small(tmp_path, total_steps=n_iterations * 16, checkpoint_every=4))
-    assert "not the run that was never interrupted" not in capsys.readouterr().out
+    assert "resumed" not in capsys.readouterr().out
+    train(small(None, resume=str(tmp_path), total_steps=n_iterations * 16, checkpoint_every=4))
+    assert "resumed" not in capsys.readouterr().out  # It is finished.
     result = train(small(None, resume=str(tmp_path), total_steps=9 * 16, checkpoint_every=4))
     assert result.n_iterations == 9
-    said = " ".join(capsys.readouterr().out.split())
-    assert ("not the run that was never interrupted" in said) == is_between
+    assert ("environments begin anew here" in capsys.readouterr().out) == is_between
 
 
 def test_the_evaluation_of_a_run_is_closed(tmp_path, monkeypatch):

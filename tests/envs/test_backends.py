@@ -202,18 +202,22 @@ class Quits(CountingGym):
 
 
 class Nameless(CountingGym):
-    """Fails in a method whose first parameter has another name."""
+    """Fails in a method whose first parameter has another name, while it looks at another one."""
+
+    other = None
 
     def step(this, action):  # noqa: N805
-        raise RuntimeError("failed on purpose")
+        opponent = Nameless.other
+        raise RuntimeError(f"failed on purpose beside {opponent}")
 
 
 @pytest.mark.parametrize(
-    ("make", "kind"), [(list, Quits), (list, Nameless), (SyncVectorEnv, Nameless)]
+    ("make", "kind"), [(list, Quits), (SyncVectorEnv, Quits), (SyncVectorEnv, Nameless)]
 )
 def test_the_number_is_known_whatever_the_environment_does(make, kind):
-    makers = [CountingGym, kind]
-    env = GymEnvInf([maker() for maker in makers] if make is list else make(makers))
+    inner = [CountingGym(), kind()]
+    Nameless.other = inner[0]
+    env = GymEnvInf(inner if make is list else make([lambda one=one: one for one in inner]))
     env.reset()
     with pytest.raises((SystemExit, RuntimeError)) as caught:
         env.step(actions(0, 0))

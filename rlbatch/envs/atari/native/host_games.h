@@ -1,10 +1,8 @@
 // The games of a batch on a host, and the environments that play them.
 #pragma once
 
-#include <array>
 #include <cstdlib>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "batch.h"
@@ -70,6 +68,7 @@ struct Scratch {
   explicit Scratch(size_t n_games) : translators(n_games) {}
 };
 
+// What all environments of a batch share; makes them out of what is their own.
 struct HostGames {
   Options options{};
   std::vector<HostGame> games;
@@ -92,6 +91,7 @@ struct HostGames {
     return static_cast<size_t>(options.stack) * static_cast<size_t>(frame_size(options));
   }
 
+  // Returns an environment that has not been loaded yet.
   Slot slot_of(s32 game) const {
     Slot slot;
     slot.game = game;

@@ -9,8 +9,8 @@
 
 namespace rlbatch::atari {
 
-// What is known of a cartridge before it runs. Shared by all of its consoles. `ConsoleConfig`
-// in `../native_library.py`, whose fields have the meanings of those of `Game` in `../games.py`.
+// What is known of a cartridge before it runs. Shared by all of its consoles. See
+// `console_config` in `../native_library.py`.
 struct Config {
   s32 rule, cart, rom_size, ystart, height, is_pal, detect_format, has_hmove_blanks, has_paddles;
   s32 swap_ports, swap_paddles, n_legal_actions, paddle_max, detection_difficulty;
