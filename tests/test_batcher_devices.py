@@ -51,7 +51,6 @@ def test_an_error_of_pytorch_about_devices_tells_where_everything_is(n_processes
     "model",
     [
         lambda: torch.nn.Linear(3, 2, device="meta"),
-        lambda: torch.nn.Conv1d(1, 2, 3, device="meta"),
         lambda: torch.nn.LSTM(3, 2, device="meta"),
         lambda: torch.nn.BatchNorm1d(3, device="meta"),
     ],
@@ -62,9 +61,7 @@ def test_the_errors_of_many_layers_are_known(model):
             self.model = model()
 
         def __call__(self, state, observation, agent_info, history=None):
-            frame = observation["frame"].float()
-            is_images = isinstance(self.model, torch.nn.Conv1d)
-            self.model(frame.unsqueeze(1) if is_images else frame)
+            self.model(observation["frame"].float())
             raise AssertionError("it has worked")
 
     with make_batcher(create_agent=Layer) as batcher:
@@ -77,12 +74,9 @@ def test_the_errors_of_many_layers_are_known(model):
 @pytest.mark.parametrize(
     ("said", "is_about_devices"),
     [  # Of CUDA, which is not here.
-        (
-            "Expected all tensors to be on the same device, but got mat1 is on cuda:0, different",
-            True,
-        ),
-        ("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor) should be", True),
-        ("indices should be either on cpu or on the same device as the indexed tensor (cpu)", True),
+        ("Expected all tensors to be on the same device, but got mat1 is on cuda:0", True),
+        ("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor)", True),
+        ("indices should be either on cpu or on the same device as the indexed tensor", True),
         ("mat1 and mat2 must have the same dtype, but got Float and Double", False),
         ("CUDA error: device-side assert triggered", False),
     ],
