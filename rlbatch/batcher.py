@@ -457,12 +457,12 @@ class RL_Batcher:
 
     def _stop_if_closed(self) -> None:
         """Stops workers of this process that `close` has left to the call that made them work."""
-        if self._state is _State.CLOSED and self._crew.is_local:
-            if self._calls.acquire(blocking=False):
-                try:
-                    self._crew.stop(0.0)
-                finally:
-                    self._calls.release()
+        may_be_left = self._state is _State.CLOSED and self._crew.is_local
+        if may_be_left and self._calls.acquire(blocking=False):
+            try:
+                self._crew.stop(0.0)
+            finally:
+                self._calls.release()
 
     def __enter__(self) -> Self:
         return self

@@ -262,9 +262,10 @@ class ReplayMemory:
         self, n: int, first: Tensor, n_possible: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
         sums = n_possible.cumsum(0)
-        mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
-        env = torch.searchsorted(sums, mass.long(), right=True)
-        number = first[env] + n_possible[env] - sums[env] + mass.long()
+        share = torch.rand(n, dtype=torch.float64, device=self._device)
+        drawn = (share * sums[-1]).long()  # Counted through all environments.
+        env = torch.searchsorted(sums, drawn, right=True)
+        number = first[env] + drawn - (sums - n_possible)[env]
         return env, number, torch.ones(n, device=self._device)
 
     def _draw_by_priority(self, n: int, n_entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
