@@ -195,13 +195,14 @@ RLB_HOT bool is_plain_data(u32 address) {
 // Whether the four bytes from a program counter on are plain ROM: read without any effect.
 template <Cart kKind>
 RLB_HOT bool is_plain_code(u32 pc) {
-  if (!(pc & 0x1000)) return false;
-  const u32 offset = pc & 0xfff;
-  if constexpr (kKind == Cart::kE0) return offset < 0xfdd && (offset & 0x3ff) <= 0x3fd;
-  if constexpr (kKind == Cart::kDPC) return offset >= 0x80 && offset < 0xfbd;
-  if constexpr (has_cart_ram(kKind)) return offset >= 0x100 && offset < 0xff3;
-  if constexpr (kKind == Cart::kF8 || kKind == Cart::kF6) return offset < 0xff3;
-  return offset < 0xffd;
+  // One subtraction, as it is asked for every instruction: what is before the cartridge wraps around.
+  constexpr u32 kFirst = kKind == Cart::kDPC ? 0x80 : has_cart_ram(kKind) ? 0x100 : 0;
+  constexpr u32 kEnd = kKind == Cart::kE0                          ? 0xfdd
+                       : kKind == Cart::kDPC                       ? 0xfbd
+                       : kKind == Cart::k2K || kKind == Cart::k4K || kKind == Cart::kFE ? 0xffd
+                                                                   : 0xff3;
+  const bool is_inside = (pc & 0x1fff) - (0x1000 + kFirst) < kEnd - kFirst;
+  return is_inside & (kKind != Cart::kE0 || (pc & 0x3ff) <= 0x3fd);
 }
 
 template <Cart kKind>

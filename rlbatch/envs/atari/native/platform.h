@@ -110,12 +110,12 @@ RLB_HOT u32 word_at(const u8* program, u32 offset) {
 #endif
 }
 
-// Four bytes of two words, from the byte of the first on.
-RLB_HOT u32 words_at(u32 first, u32 second, u32 byte) {
+// Four bytes of two words, from a byte of the first on: that of the offset in its word.
+RLB_HOT u32 words_at(u32 first, u32 second, u32 offset) {
 #if defined(__CUDACC__)
-  return __funnelshift_r(first, second, 8 * byte);
+  return __funnelshift_r(first, second, 8 * offset);  // It takes five bits of the number.
 #else
-  return static_cast<u32>((u64{second} << 32 | first) >> 8 * byte);
+  return static_cast<u32>((u64{second} << 32 | first) >> 8 * (offset % 4));
 #endif
 }
 

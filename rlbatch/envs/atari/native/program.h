@@ -69,7 +69,7 @@ struct ProgramRunner {
   RLB_HOT void add(u32 right) {
     const u32 before = a;
     a = sum(before, right, cpu.c);
-    cpu.v = ((before ^ a) & (right ^ a)) >> 7 & 1;
+    cpu.v = ((before ^ a) & (right ^ a)) << 3 & kFlagV;
   }
 
   RLB_HOT u32 shifted(Operation operation, u32 value) {
@@ -127,7 +127,7 @@ struct ProgramRunner {
       case kCpy: sum(y, value ^ 0xff, 1); break;
       case kBit:
         cpu.nz = (a & value) | (value & 0x80) << 1;
-        cpu.v = value >> 6 & 1;
+        cpu.v = value << 4 & kFlagV;
         break;
       default: return false;
     }

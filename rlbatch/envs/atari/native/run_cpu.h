@@ -68,7 +68,7 @@ RLB_HOT Interpreter<kKind, kAlone> load(const Run& run, u16* shadow, s32 left) {
   cpu.axys = r.a | r.x << 8 | r.y << 16 | r.sp << 24;
   cpu.nz = r.nz;
   cpu.c = r.c;
-  cpu.v = r.v;
+  cpu.v = r.v ? kFlagV : 0;
   cpu.latch = s.cpu.bus;
   cpu.waits = 0;
   cpu.until = 0;
@@ -88,7 +88,7 @@ RLB_HOT void store(Run& run, const Interpreter<kKind, kAlone>& cpu) {
   r.sp = cpu.sp();
   r.nz = cpu.nz;
   r.c = cpu.c;
-  r.v = cpu.v;
+  r.v = cpu.v != 0;
   r.d = cpu.status >> 3 & 1;
   r.i = cpu.status >> 2 & 1;
   pack(stored, r);

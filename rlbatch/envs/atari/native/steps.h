@@ -91,19 +91,20 @@ struct alignas(16) Steps {
   u32 what;     // `Step`, and numbers.
   u32 chosen;   // Selectors: of the index from the registers; of l from the registers and v.
   u32 kept;     // Selectors: of the registers from them and the result; of the data bus.
-  u32 masks;    // Three of 8 bits, or one of flags; and which bits of the operand's second byte there are.
+  u32 masks;    // Of 8 bits each: 0, which bits of an address's upper byte there are, 2 and 1. Or of flags.
 };
 
 enum Step : u32 {
-  kCycles = 15, kLength = 3 << 4, kDoesRead = 1 << 6, kDoesWrite = 1 << 7, kMayCross = 1 << 8,
+  kCycles = 15, kDoesRead = 1 << 6, kDoesWrite = 1 << 7,
+  kMayCross = 1 << 8,  // As what is carried into the upper byte of an address.
   kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
   kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
   kIsOdd = 1 << 17,      // Executed by `execute_odd`: BIT, BRK, CLD, SED, jumps, and most with a stack.
   kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
-  kIsBranch = 1 << 19,
-  kBranchesIfSet = 1 << 20,
+  kBranchesIfNot = 1 << 19, kBranchesIfSet = 1 << 20, kIsBranch = kBranchesIfNot | kBranchesIfSet,
 };
-constexpr u32 kLengthAt = 4, kCarryAt = 24;  // The carry that goes in, by the one that there is.
+constexpr u32 kCarryAt = 24;  // The carry that goes in, by the one that there is.
+constexpr u32 kLengthAt = 30;
 
 constexpr u32 kTake = 0x7770;  // And the number of a byte; the others become 0.
 constexpr u32 kKeepAll = 0x3210;
@@ -124,7 +125,7 @@ struct StepsTable {
   static constexpr void keep(Steps& s, u32 registers) { s.kept = (s.kept & ~0xffffu) | registers; }
 
   static constexpr void set_masks(Steps& s, u32 a, u32 b, u32 c) {
-    s.masks = (s.masks & 0xff000000) | a | b << 8 | c << 16;
+    s.masks = (s.masks & 0xff00) | a | b << 24 | c << 16;
   }
 
   // A register as it is.
@@ -154,7 +155,7 @@ struct StepsTable {
     constexpr u32 kFlags[] = {kFlagsN, kFlagV, kFlagC, kFlagsNotZ};
     const bool if_set = opcode >> 5 & 1;
     s.masks = kFlags[opcode >> 6];
-    s.what |= kIsBranch | ((opcode >> 6 == 3) == if_set ? 0u : u32{kBranchesIfSet});
+    s.what |= (opcode >> 6 == 3) == if_set ? kBranchesIfNot : kBranchesIfSet;
   }
 
   static constexpr Steps steps_of(const Instruction& i, u32 opcode) {
@@ -175,7 +176,7 @@ struct StepsTable {
     if (i.mode == kIndX) s.what |= kIsIndirectX;
     s.chosen = (kTake | index) | (kTake | kByteA) << 16;
     s.kept = kKeepAll | (kTake | (i.access ? u32{kByteOther} : length - 1)) << 16;
-    s.masks = is_absolute ? 0xff000000 : 0;
+    s.masks = is_absolute || s.what & kIsIndirect ? 0xff00 : 0;
     switch (i.operation) {
       case kLda: logic(s, 0, 0, 0xff); break;
       case kLdx: logic(s, 0, 0, 0xff, kByteX); break;

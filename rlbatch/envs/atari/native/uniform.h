@@ -84,7 +84,7 @@ struct Interpreter {
   s32 log_base, line_limit, line_start;
   s32 cycles, n_log, left, last_access;
   s32 until;  // With so many instructions left a run ends.
-  u32 pc, axys, nz, c, v, latch;
+  u32 pc, axys, nz, c, v, latch;  // V is `kFlagV` or 0.
   u32 waits;   // For a replay of the log, to read collisions.
   u32 banks;   // See `packed_banks`.
   u32 stops;   // What `Step` is not executed.
@@ -92,7 +92,7 @@ struct Interpreter {
 
   RLB_HOT static const u32* program() { return near_memory().program; }
   RLB_HOT static u32 word_in(u32 offset) {
-    return words_at(program()[offset / 4], program()[offset / 4 + 1], offset % 4);
+    return words_at(program()[offset / 4], program()[offset / 4 + 1], offset);
   }
 
   // Whether the instruction at a program counter can be executed here.
@@ -119,8 +119,8 @@ struct Interpreter {
 
   // Whether it is a branch, and taken; without a branch of its own.
   RLB_HOT bool is_taken(const Steps& s) const {
-    const bool is_set = (nz | c << 9 | v << 10) & s.masks;
-    return ((s.what & kIsBranch) != 0) & (is_set == ((s.what & kBranchesIfSet) != 0));
+    const bool is_set = (nz | c << 9 | v) & s.masks;
+    return s.what & (is_set ? kBranchesIfSet : kBranchesIfNot);
   }
 
   // --- What ends a run. ---
@@ -150,7 +150,7 @@ struct Interpreter {
   }
 
   RLB_HOT u32 flags() const {
-    return ((nz >> 7 | nz >> 8) & 1) << 7 | v << 6 | status | static_cast<u32>((nz & 0xff) == 0) << 1 | c;
+    return ((nz >> 7 | nz >> 8) & 1) << 7 | v >> 4 | status | static_cast<u32>((nz & 0xff) == 0) << 1 | c;
   }
 
   RLB_HOT void set_status(u32 p) {
@@ -159,7 +159,7 @@ struct Interpreter {
   }
   RLB_HOT void set_flags(u32 p) {
     nz = (p & 0x80) << 1 | (p & 2 ? 0 : 1);
-    v = p >> 6 & 1;
+    v = p << 4 & kFlagV;
     c = p & 1;
     set_status(p);
   }
@@ -198,7 +198,7 @@ struct Interpreter {
   RLB_HOT bool execute_odd(const Steps& s, u32 word) {
     const u32 opcode = word & 0xff, byte = word >> 8 & 0xff, address = word >> 8 & 0xffff;
     const s32 now = cycles + static_cast<s32>(s.what & kCycles);
-    const u32 next = pc + (s.what >> kLengthAt & 3);
+    const u32 next = pc + (s.what >> kLengthAt);
     if (s.what & kIsBranch) {
       cycles = now;
       latch = byte;
@@ -217,7 +217,7 @@ struct Interpreter {
       case 0x24: case 0x2c:  // BIT
         on_bus = value;
         nz = (axys & value & 0xff) | (value & 0x80) << 1;
-        v = value >> 6 & 1;
+        v = value << 4 & kFlagV;
         break;
       case 0x48: return push(axys & 0xff, now);  // PHA
       case 0x08: return push(flags(), now);      // PHP
@@ -288,9 +288,11 @@ struct Interpreter {
     until = left;
   }
 
+  RLB_HOT static bool is_in_ram(u32 address) { return (address & 0x1280) == 0x80; }
+
   // Reads, with what was on the bus before; false if that does more.
   RLB_HOT bool read(u32 address, s32 now, u32 noise, u32& value) {
-    if ((address & 0x1280) == 0x80) {
+    if (is_in_ram(address)) {
       value = ram[address & 0x7f];
       return true;
     }
@@ -360,6 +362,42 @@ struct Interpreter {
     log[n_log++] = packed_write(static_cast<u32>(cycles - log_base), reg, static_cast<u8>(value));
   }
 
+  // Writes what is no RAM; false if that does more. The clock goes on.
+  RLB_HOT bool write(u32 address, u32 value, s32& now) {
+    const bool goes_to_log = is_logged(address, now);
+    if (!goes_to_log && !can_write(address, now)) return false;
+    cycles = now;
+    if (goes_to_log) {
+      write_tia(address & 0x3f, value);
+    } else {
+      write_elsewhere(address, value);
+    }
+    now = cycles;
+    return true;
+  }
+
+  // What a few instructions do more for their operand: their address is in RAM, or they read or write what
+  // is not. Returns false if that does more still, with nothing done.
+  RLB_HOT bool reach(const Steps& s, u32 word, u32 index, u32& address, u32& value, s32& now) {
+    const u32 what = s.what, byte = word >> 8 & 0xff;
+    u32 noise = s.masks & 0xff00 ? word >> 16 & 0xff : byte;
+    if (what & kIsIndirect) {
+      const bool is_x = what & kIsIndirectX;
+      const u32 at = is_x ? (byte + index) & 0xff : byte;
+      if (at < 0x80 || at == 0xff) return false;
+      const u32 low = ram[at & 0x7f], by = is_x ? 0 : index;
+      noise = ram[(at + 1) & 0x7f];
+      address = ((low | noise << 8) + by) & 0xffff;
+      now = cycles + static_cast<s32>((what & kCycles) + (((low + by) & what & kMayCross) >> 8));
+    }
+    if (what & kDoesRead) {
+      if (what & kDoesWrite) return false;
+      return read(address, now, noise, value);
+    }
+    if (!is_in_ram(address)) return write(address, permute(axys, 0, s.chosen >> 16), now);
+    return true;
+  }
+
   // As one question: each costs a GPU as much as ten additions.
   RLB_HOT bool is_common(const Steps& s, u32 word) const {
     return is_code(pc) & !(s.what & stops) & !may_wait(word);
@@ -375,62 +413,44 @@ struct Interpreter {
     bool goes_on = is_common(s, word);
     while (goes_on) {
       --left;
-      const u32 what = s.what, byte = word >> 8 & 0xff, mask = (s.masks >> 24) << 8 | 0xff;
+      const u32 what = s.what, byte = word >> 8 & 0xff, mask = permute(s.masks, 0xff, 0x5514);
 
       // What comes next is read while this is executed.
-      const u32 after = pc + (what >> kLengthAt & 3), target = after + (byte ^ 0x80) - 0x80;
+      const u32 after = pc + (what >> kLengthAt), target = after + (byte ^ 0x80) - 0x80;
       const bool branches = is_taken(s);
       const u32 next_pc = branches ? target : after, next_at = place_of(next_pc);
-      const s32 to_branch = branches ? 1 + static_cast<s32>((target ^ after) >> 8 & 1) : 0;
       const u32 next_low = program()[next_at / 4], next_high = program()[next_at / 4 + 1];
 
       // --- Operand. ---
-      u32 index = permute(axys, 0, s.chosen), low = byte, noise = s.masks >> 24 ? word >> 16 & 0xff : byte;
-      u32 address = word >> 8 & mask;
-      if (what & kIsIndirect) {
-        const u32 at = what & kIsIndirectX ? (byte + index) & 0xff : byte;
-        if (at < 0x80 || at == 0xff) return false;
-        low = ram[at & 0x7f];
-        noise = ram[(at + 1) & 0x7f];
-        address = low | noise << 8;
-        if (what & kIsIndirectX) index = 0;
+      const u32 index = permute(axys, 0, s.chosen);
+      const u32 crossed = ((((byte + index) & what) | (next_pc ^ after)) & kMayCross) >> 8;
+      s32 now = cycles + static_cast<s32>((what & kCycles) + crossed + branches);
+      u32 address = ((word >> 8 & mask) + index) & mask;
+      u32 value = what & kDoesRead ? ram[address & 0x7f] : byte;
+      const bool is_direct = is_in_ram(address) | !(what & (kDoesRead | kDoesWrite));
+      if (!is_direct | ((what & kIsIndirect) != 0)) {
+        if (!reach(s, word, index, address, value, now)) return false;
       }
-      address = (address + index) & (what & kIsIndirect ? 0xffff : mask);
-      const u32 crossed = what & kMayCross ? (low + index) >> 8 : 0;
-      const s32 now = cycles + static_cast<s32>((what & kCycles) + crossed) + to_branch;
-      const bool is_ram = (address & 0x1280) == 0x80;
-      u8& cell = ram[address & 0x7f];
-      u32 value = what & kDoesRead ? cell : byte;
-      if (what & (kDoesRead | kDoesWrite) && !is_ram) {
-        if (what & kDoesRead && (what & kDoesWrite || !read(address, now, noise, value))) return false;
-        if (what & kDoesWrite && !is_logged(address, now) && !can_write(address, now)) return false;
-      }
-      const u32 next_word = words_at(next_low, next_high, next_at % 4);
+      const u32 next_word = words_at(next_low, next_high, next_at);
       const Steps next = steps_of(next_word);
 
       // --- Operation. Nothing stands in the way any more. ---
       const u32 l = permute(axys, value, s.chosen >> 16);
-      const u32 masked = ((value & s.masks) ^ s.masks >> 8) & 0xff;
+      const u32 masked = (value & s.masks) ^ s.masks >> 24;
       const u32 t = what & kShiftsLeft ? l : masked;
       const u32 carry = what >> (kCarryAt + c) & 1;
       const u32 sum = l + t + carry;
       const u32 logic = (l & t) ^ (value & s.masks >> 16);
-      const u32 result = what & kIsSum ? sum & 0xff : what & kShiftsRight ? l >> 1 | carry << 7 : logic;
+      const u32 shifted = (l | carry << 8) >> 1, moved = what & kShiftsRight ? shifted : logic;
+      const u32 result = what & kIsSum ? sum & 0xff : moved;
       cycles = now;
       pc = next_pc;
       c = what & kSetsC ? (what & kShiftsRight ? l & 1 : sum >> 8) : c;
       nz = what & kSetsNz ? result : nz;
-      v = what & kIsAddition ? ((l ^ result) & (t ^ result)) >> 7 & 1 : v;
+      v = what & kIsAddition ? ((l ^ result) & (t ^ result)) << 3 & kFlagV : v;
       axys = permute(axys, result, s.kept);
       latch = permute(word, what & kDoesWrite ? result : value, s.kept >> 16);
-      if (what & kDoesWrite && is_ram) cell = static_cast<u8>(result);
-      if (what & kDoesWrite && !is_ram) {
-        if (is_logged(address, now)) {
-          write_tia(address & 0x3f, result);
-        } else {
-          write_elsewhere(address, result);
-        }
-      }
+      if (what & kDoesWrite && is_in_ram(address)) ram[address & 0x7f] = static_cast<u8>(result);
       // What comes next may have been read too early.
       if (kRunsRam && what & kDoesWrite && !(next_pc & 0x1000)) until = left;
       word = next_word;
