@@ -286,8 +286,9 @@ inline u32 permute(u32 a, u32 b, u32 selector) {
   const u64 bytes = u64{b} << 32 | a;
   u32 result = 0;
   for (u32 i = 0; i < 4; ++i) {
-    const u32 which = selector >> 4 * i & 7;
-    result |= static_cast<u32>(bytes >> 8 * which & 0xff) << 8 * i;
+    const u32 which = selector >> 4 * i & 7, byte = static_cast<u32>(bytes >> 8 * which & 0xff);
+    const bool is_sign = selector >> 4 * i & 8;
+    result |= (is_sign ? byte >> 7 ? 0xffu : 0u : byte) << 8 * i;
   }
   return result;
 }

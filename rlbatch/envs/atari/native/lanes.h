@@ -21,8 +21,8 @@ RLB_HOT u8* shared_memory() {
 // The threads of the warp that are here together: those that may be named in what follows.
 RLB_HOT u32 lanes_here() { return __activemask(); }
 
-// Four bytes of the eight of b and a, numbered from the lowest of a on: by the selector's four lower
-// nibbles, each below 8.
+// Four bytes of the eight of b and a, numbered from the lowest of a on, by the selector's four lower
+// nibbles; or, of a nibble that is 8 more, the byte's sign in all bits.
 RLB_HOT u32 permute(u32 a, u32 b, u32 selector) {
   u32 result;
   asm("prmt.b32 %0, %1, %2, %3;" : "=r"(result) : "r"(a), "r"(b), "r"(selector));

@@ -91,23 +91,28 @@ struct alignas(16) Steps {
   u32 what;     // `Step`, and numbers.
   u32 chosen;   // Selectors: of the index from the registers; of l from the registers and v.
   u32 kept;     // Selectors: of the registers from them and the result; of the data bus.
-  u32 masks;    // Of 8 bits each: 0, which bits of an address's upper byte there are, 2 and 1. Or of flags.
+  u32 masks;    // 0, none, 2 and 1, of 8 bits each; or one of flags.
 };
 
 enum Step : u32 {
   kCycles = 15, kDoesRead = 1 << 6, kDoesWrite = 1 << 7,
   kMayCross = 1 << 8,  // As what is carried into the upper byte of an address.
   kIsIndirect = 1 << 9, kIsIndirectX = 1 << 10, kShiftsRight = 1 << 11, kShiftsLeft = 1 << 12,
-  kIsSum = 1 << 13, kSetsNz = 1 << 14, kSetsC = 1 << 15, kIsAddition = 1 << 16,
+  kIsSum = 1 << 13, kSetsNz = 1 << 14, kIsAddition = 1 << 16,
   kIsOdd = 1 << 17,      // Executed by `execute_odd`: BIT, BRK, CLD, SED, jumps, and most with a stack.
   kIsUnknown = 1 << 18,  // Left to `execute_anywhere`.
   kBranchesIfNot = 1 << 19, kBranchesIfSet = 1 << 20, kIsBranch = kBranchesIfNot | kBranchesIfSet,
+  kSetsC = 1 << 21,  // Not 15, which a compiler takes two steps to ask for, as a sign.
 };
 constexpr u32 kCarryAt = 24;  // The carry that goes in, by the one that there is.
 constexpr u32 kLengthAt = 30;
 
 constexpr u32 kTake = 0x7770;  // And the number of a byte; the others become 0.
 constexpr u32 kKeepAll = 0x3210;
+
+// Signs of bytes of `chosen`, in nibbles that take what is 0 with or without them. `kAddressMask` makes of
+// them which bits an operand's address has.
+constexpr u32 kAbsoluteSign = 1 << 15, kAlwaysSign = 1u << 31, kAddressMask = 0x449b;
 enum RegisterByte : u32 { kByteA, kByteX, kByteY, kByteSp, kByteOther, kByteNone };
 
 // The flags that a branch may ask for, in a word of their own; see `Interpreter::is_taken`.
@@ -119,13 +124,13 @@ struct StepsTable {
   static constexpr u32 into(RegisterByte r) { return (kKeepAll & ~(15u << 4 * r)) | 4u << 4 * r; }
 
   static constexpr void choose(Steps& s, RegisterByte left) {
-    s.chosen = (s.chosen & 0xffff) | (kTake | left) << 16;
+    s.chosen = (s.chosen & ~0xf0000u) | left << 16;
   }
 
   static constexpr void keep(Steps& s, u32 registers) { s.kept = (s.kept & ~0xffffu) | registers; }
 
   static constexpr void set_masks(Steps& s, u32 a, u32 b, u32 c) {
-    s.masks = (s.masks & 0xff00) | a | b << 24 | c << 16;
+    s.masks = a | b << 24 | c << 16;
   }
 
   // A register as it is.
@@ -174,9 +179,9 @@ struct StepsTable {
     if (i.access & kCrosses) s.what |= kMayCross;
     if (i.mode == kIndX || i.mode == kIndY) s.what |= kIsIndirect;
     if (i.mode == kIndX) s.what |= kIsIndirectX;
-    s.chosen = (kTake | index) | (kTake | kByteA) << 16;
+    s.chosen = (kTake | index) | (kTake | kByteA) << 16 | kAlwaysSign;
+    if (is_absolute) s.chosen |= kAbsoluteSign;
     s.kept = kKeepAll | (kTake | (i.access ? u32{kByteOther} : length - 1)) << 16;
-    s.masks = is_absolute || s.what & kIsIndirect ? 0xff00 : 0;
     switch (i.operation) {
       case kLda: logic(s, 0, 0, 0xff); break;
       case kLdx: logic(s, 0, 0, 0xff, kByteX); break;

@@ -106,7 +106,8 @@ struct Interpreter {
     return kRunsRam && !(pc & 0x1000) ? ram_at + (pc & 0x7f) : in_program;
   }
   RLB_HOT static u32 rom_byte(u32 offset) { return reinterpret_cast<const u8*>(program())[offset]; }
-  RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[word & 0xff]; }
+  // Not `word & 0xff`, which a compiler makes a shift and a mask of, before it adds where the table is.
+  RLB_HOT static Steps steps_of(u32 word) { return near_memory().steps.of[permute(word, 0, 0x4440)]; }
 
   RLB_HOT u32 sp() const { return axys >> 24; }
   // Whether the stack is in RAM, from so many bytes below its pointer to so many above.
@@ -380,7 +381,7 @@ struct Interpreter {
   // is not. Returns false if that does more still, with nothing done.
   RLB_HOT bool reach(const Steps& s, u32 word, u32 index, u32& address, u32& value, s32& now) {
     const u32 what = s.what, byte = word >> 8 & 0xff;
-    u32 noise = s.masks & 0xff00 ? word >> 16 & 0xff : byte;
+    u32 noise = s.chosen & kAbsoluteSign ? word >> 16 & 0xff : byte;
     if (what & kIsIndirect) {
       const bool is_x = what & kIsIndirectX;
       const u32 at = is_x ? (byte + index) & 0xff : byte;
@@ -413,7 +414,7 @@ struct Interpreter {
     bool goes_on = is_common(s, word);
     while (goes_on) {
       --left;
-      const u32 what = s.what, byte = word >> 8 & 0xff, mask = permute(s.masks, 0xff, 0x5514);
+      const u32 what = s.what, byte = word >> 8 & 0xff, mask = permute(s.chosen, 0, kAddressMask);
 
       // What comes next is read while this is executed.
       const u32 after = pc + (what >> kLengthAt), target = after + (byte ^ 0x80) - 0x80;
@@ -431,7 +432,7 @@ struct Interpreter {
       if (!is_direct | ((what & kIsIndirect) != 0)) {
         if (!reach(s, word, index, address, value, now)) return false;
       }
-      const u32 next_word = words_at(next_low, next_high, next_at);
+      const u32 next_word = words_at(next_low, next_high, next_pc);
       const Steps next = steps_of(next_word);
 
       // --- Operation. Nothing stands in the way any more. ---
