@@ -195,12 +195,10 @@ RLB_HOT bool is_plain_data(u32 address) {
 // Whether the four bytes from a program counter on are plain ROM: read without any effect.
 template <Cart kKind>
 RLB_HOT bool is_plain_code(u32 pc) {
-  // One subtraction, as it is asked for every instruction: what is before the cartridge wraps around.
+  constexpr bool kHasHotSpots = has_cart_ram(kKind) || kKind == Cart::kF8 || kKind == Cart::kF6;
   constexpr u32 kFirst = kKind == Cart::kDPC ? 0x80 : has_cart_ram(kKind) ? 0x100 : 0;
-  constexpr u32 kEnd = kKind == Cart::kE0                          ? 0xfdd
-                       : kKind == Cart::kDPC                       ? 0xfbd
-                       : kKind == Cart::k2K || kKind == Cart::k4K || kKind == Cart::kFE ? 0xffd
-                                                                   : 0xff3;
+  constexpr u32 kEnd = kKind == Cart::kE0 ? 0xfdd : kKind == Cart::kDPC ? 0xfbd : kHasHotSpots ? 0xff3 : 0xffd;
+  // One comparison, as every instruction asks for it: what is below the cartridge is far above it here.
   const bool is_inside = (pc & 0x1fff) - (0x1000 + kFirst) < kEnd - kFirst;
   return is_inside & (kKind != Cart::kE0 || (pc & 0x3ff) <= 0x3fd);
 }

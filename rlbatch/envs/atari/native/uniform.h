@@ -7,6 +7,8 @@
 //
 //   operand (by mode) -> read -> logic, sum and shift to the right -> choice -> write
 //
+// The one branch on this way is for addresses that are in RAM, and for what is read or written elsewhere.
+//
 // Nothing is called from here: a call would cost all threads their barriers and descriptors. What is
 // rare is left to `execute_anywhere`, with nothing done: undocumented opcodes, decimal sums, Pitfall
 // II's chip, a stack that is no RAM. That is for one thread at a time, and its code is not in the
@@ -377,8 +379,8 @@ struct Interpreter {
     return true;
   }
 
-  // What a few instructions do more for their operand: their address is in RAM, or they read or write what
-  // is not. Returns false if that does more still, with nothing done.
+  // The operand of instructions whose address is in RAM, or that read what is no RAM; those that write there
+  // do so. Returns false if that does more, with nothing done.
   RLB_HOT bool reach(const Steps& s, u32 word, u32 index, u32& address, u32& value, s32& now) {
     const u32 what = s.what, byte = word >> 8 & 0xff;
     u32 noise = s.chosen & kAbsoluteSign ? word >> 16 & 0xff : byte;
