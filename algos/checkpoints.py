@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,10 @@ def save(folder: Path, content: dict[str, Any]) -> None:
     Args:
         folder: The run's folder, which is there already.
         content: Tensors, numbers and strings, in dicts, lists and tuples.
+
+    Raises:
+        OSError: It could not be written, as on a full disk.
+        RuntimeError: PyTorch's, of anything else.
     """
     unfinished = folder / f"{NAME}.tmp"
     try:
@@ -25,6 +30,11 @@ def save(folder: Path, content: dict[str, Any]) -> None:
             file.flush()
             os.fsync(file.fileno())
         unfinished.replace(folder / NAME)
+    except RuntimeError as error:
+        cause = error.__context__
+        if isinstance(cause, OSError):  # PyTorch's own words do not tell of a full disk.
+            raise OSError(cause.errno, cause.strerror, str(unfinished)) from None
+        raise
     finally:
         unfinished.unlink(missing_ok=True)  # A full disk needs the room.
 
@@ -36,10 +46,12 @@ def locate(path: str | Path) -> Path:
         FileNotFoundError: There is none.
     """
     file = Path(path)
-    if file.is_dir():
+    if str(path) and file.is_dir():
         file /= NAME
+        if not file.is_file():
+            raise FileNotFoundError(f"checkpoint: expected {NAME} in {path}, got a folder without")
     if not file.is_file():
-        raise FileNotFoundError(f"checkpoint: expected a file or a run's folder, got {path}")
+        raise FileNotFoundError(f"checkpoint: expected a file or a run's folder, got {str(path)!r}")
     return file
 
 
@@ -63,6 +75,10 @@ def load(
         ValueError: It belongs to another algorithm or environment, or is no checkpoint.
     """
     file = locate(path)
+    if not zipfile.is_zipfile(file):  # As PyTorch writes them.
+        raise ValueError(
+            f"{file}: expected a checkpoint, got a file that is none, or a part of one"
+        )
     try:
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # Of many classes, where a file is damaged.

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import math
+import sys
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -28,6 +31,11 @@ class RunConfig:
     """Options that are more than 0, where an algorithm has them."""
     fractions: ClassVar[tuple[str, ...]] = ("discount",)
     """Options from 0 to 1."""
+    most: ClassVar[dict[str, int]] = {"seed": 2**64 - 1, "n_threads": 1024}
+    """Options that have a limit."""
+    may_be_infinite: ClassVar[tuple[str, ...]] = ("target_return", "max_gradient_norm")
+    devices: ClassVar[tuple[str, ...]] = ("device", "batcher_device", "evaluation_device")
+    """Options that name devices."""
 
     env_id: str = "CartPole-v1"
     """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as pong or
@@ -85,6 +93,7 @@ class RunConfig:
 
     def __post_init__(self) -> None:
         self._check_numbers()
+        self._check_sizes()
         for name, divisor in (
             ("n_envs", "n_processes"),
             ("evaluation_episodes", "evaluation_processes"),
@@ -93,7 +102,7 @@ class RunConfig:
             n, of = getattr(self, name), getattr(self, divisor)
             if of and n % of:
                 raise ValueError(f"{name}: expected a multiple of {divisor} ({of}), got {n}")
-        if self.resume and self.evaluate:
+        if self.resume is not None and self.evaluate is not None:
             raise ValueError(f"evaluate: expected no resume beside it, got {self.resume}")
         if getattr(self, "normalize_frames", False) and not is_atari(self.env_id):
             raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
@@ -110,8 +119,16 @@ class RunConfig:
         for name in self.fractions:
             if not 0 <= getattr(self, name, 0.0) <= 1:
                 raise ValueError(f"{name}: expected from 0 to 1, got {getattr(self, name)}")
-        if self.target_return != self.target_return:
-            raise ValueError("target_return: expected a number, threshold or None, got nan")
+
+    def _check_sizes(self) -> None:
+        for name, most in self.most.items():
+            if getattr(self, name) > most:
+                raise ValueError(f"{name}: expected at most {most}, got {getattr(self, name)}")
+        for name, value in vars(self).items():
+            if isinstance(value, float) and math.isnan(value):
+                raise ValueError(f"{name}: expected a number, got nan")
+            if value in (math.inf, -math.inf) and name not in self.may_be_infinite:
+                raise ValueError(f"{name}: expected a finite number, got {value}")
 
     def check_devices(self) -> None:
         """Checks that the devices are there: not when it is made, as others may read the options.
@@ -119,7 +136,7 @@ class RunConfig:
         Raises:
             ValueError: One is none, or is not there.
         """
-        for name in ("device", "batcher_device", "evaluation_device"):
+        for name in self.devices:
             as_present_device(getattr(self, name), name)
 
     @property
@@ -167,18 +184,34 @@ def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = Non
         algorithm: Its name.
         args: The command line; None for the program's own.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # A "±" that it can not write is no reason to end.
+            stream.reconfigure(errors="replace")
     program = f"python -m algos.{algorithm}"
     basis, _ = tyro.cli(_Basis, args=args, return_unknown_args=True, add_help=False)
-    path = basis.resume or basis.evaluate
+    path = basis.evaluate if basis.resume is None else basis.resume
     if path is not None:
-        saved = checkpoints.load(path, algorithm, mmap=True)["config"]
         here = {"checkpoint_dir": None, "resume": basis.resume, "evaluate": basis.evaluate}
-        default = config_type(**{**saved, **here})
+        content = checkpoints.load(path, algorithm, mmap=True)
+        default = saved_config(config_type, content, path, **here)
     elif basis.env_id and is_atari(basis.env_id):
         default = config_type(**config_type.atari, env_id=basis.env_id)
     else:
         default = config_type()
     return tyro.cli(config_type, prog=program, args=args, default=default)
+
+
+def saved_config(config_type: type[C], content: dict[str, Any], path: str, **others: Any) -> C:
+    """Returns the options of a checkpoint, with some others.
+
+    Raises:
+        ValueError: It has options that there are not, being of another version.
+    """
+    saved, there = content["config"], {field.name for field in dataclasses.fields(config_type)}
+    if unknown := sorted(saved.keys() - there):
+        version = content["rlbatch_version"]
+        raise ValueError(f"{path}: expected options of today, got {unknown} of rlbatch {version}")
+    return config_type(**{**saved, **others})
 
 
 @dataclasses.dataclass

@@ -60,13 +60,14 @@ def _choose_folder(algorithm: str, config: RunConfig) -> Path:
         FileExistsError: There is another run in it.
         NotADirectoryError: It is a file.
     """
-    resumed = checkpoints.locate(config.resume).parent if config.resume else None
+    resumed = None if config.resume is None else checkpoints.locate(config.resume).parent
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
     if folder is None:
         folder = _new_folder(algorithm, config)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"checkpoint_dir: expected a folder, got the file {folder}")
-    if (folder / "config.json").exists() and folder != resumed:
+    is_resumed = resumed is not None and folder.resolve() == resumed.resolve()
+    if (folder / "config.json").exists() and not is_resumed:
         has_checkpoint = (folder / checkpoints.NAME).exists()
         hint = (
             "resume it?" if has_checkpoint else "it has no checkpoint yet: wait for it, or delete"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
@@ -10,6 +13,16 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch.utils.tensorboard import SummaryWriter
+
+
+class _Terminal(Console):
+    """A console that no longer prints where nobody reads it any more, and costs a run nothing."""
+
+    def on_broken_pipe(self) -> None:
+        self.quiet = True
+        # Python writes there once more when it ends.
+        with open(os.devnull, "w") as nowhere, contextlib.suppress(OSError):
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class Table:
@@ -88,7 +101,7 @@ class Log:
         self._tables: dict[str, Table] = {}
         self._tracked = _track(folder) if track else None
         self._writer = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
-        console = Console()
+        console = _Terminal()
         self._progress = Progress(
             BarColumn(bar_width=20),
             MofNCompleteColumn(),
@@ -132,8 +145,9 @@ class Log:
         self._progress.update(self._task, completed=step, **fields)
 
     def say(self, text: str) -> None:
-        """Prints a line that stays."""
-        self._progress.console.print(text, highlight=False, soft_wrap=True)
+        """Prints a line that stays, if that is possible."""
+        with contextlib.suppress(OSError):  # Of a file on a full disk.
+            self._progress.console.print(text, highlight=False, soft_wrap=True, markup=False)
 
     def close(self) -> None:
         """Closes the files and leaves the terminal alone."""

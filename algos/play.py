@@ -10,6 +10,7 @@ from typing import Annotated
 import tyro
 
 from algos import checkpoints
+from algos.command_line import saved_config
 from algos.videos import record_episode
 
 
@@ -29,10 +30,16 @@ class Options:
 
 
 def play(options: Options) -> float:
-    """Plays an episode, and returns its return."""
+    """Plays an episode, and returns its return.
+
+    Raises:
+        ValueError: The film's name has another ending; or the checkpoint is not of this version.
+    """
+    if options.output.suffix not in (".mp4", ".gif"):
+        raise ValueError(f"output: expected a name in .mp4 or .gif, got {options.output}")
     content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
-    config = algorithm.Config(**content["config"])
+    config = saved_config(algorithm.Config, content, options.checkpoint)
     agent = algorithm.new_agent(config)(device="cpu")
     agent.update(content["model"])
     draws = not config.greedy_evaluation if options.stochastic is None else options.stochastic

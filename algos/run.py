@@ -30,6 +30,7 @@ from algos.evaluation import Evaluation, Score
 from algos.folders import open_folder
 from algos.logs import Log
 from algos.reproducibility import get_generators, set_generators
+from algos.stopping import StopRequest
 from algos.videos import check_can_draw, record_episode
 from rlbatch import RL_Agent, TemporalDictTensor
 
@@ -58,6 +59,9 @@ class Run:
     Every `evaluate_every` iterations it takes the score of the evaluation that was started as many
     iterations ago, and starts the next one. So the score comes from older weights, but always at
     the same iteration, however fast the machine is.
+
+    Ctrl-C or SIGTERM stops it after the iteration that is under way, with a checkpoint; the second
+    one at once.
 
     Args:
         algorithm: Its name.
@@ -96,7 +100,9 @@ class Run:
         self._under_way: Any = None  # The evaluation whose score is to be taken.
         self._n_updates = 0
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
-        if config.resume:
+        self._final: tuple[int, Score] | None = None  # The iteration, and the score of its weights.
+        self._saved_at: int | None = None  # The iteration.
+        if config.resume is not None:
             self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
         if config.capture_video:  # Now, not after the training.
             check_can_draw(config.env_id)
@@ -104,8 +110,8 @@ class Run:
         self._target = config.target
         self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
-        self._final: tuple[int, Score] | None = None
         self._latest = "-"
+        self._stop = StopRequest()
         self._create_agent = create_agent
         with ExitStack() as opened:  # Closes them where one of them fails.
             self.folder = opened.enter_context(open_folder(algorithm, config))
@@ -168,13 +174,18 @@ class Run:
         self._score = self._score or self._evaluation.poll()
         if self.iteration % self.config.evaluate_every == 0:
             self._evaluate()
-        if self.iteration % self.config.checkpoint_every == 0:
+        if self.iteration % self.config.checkpoint_every == 0 or self._stop.signal:
             self._save()
+        self._stop_if_asked()
 
     def finish(self) -> Result:
         """Scores the final weights, saves them, and draws the curve."""
         if self._averages.n_iterations:
             self._write_row()
+        if self._saved_at != self.iteration:
+            self._save()  # Before an evaluation, which may take long.
+        self._stop.release()  # From here on there is nothing to lose.
+        self._stop_if_asked()
         score = self._final_score()
         result = Result(self.folder, score, self.iteration, self.n_steps, self.seconds)
         self._save()
@@ -187,6 +198,8 @@ class Run:
         return result
 
     def __enter__(self) -> Self:
+        self._stop.watch()
+        self._opened.callback(self._stop.release)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -194,8 +207,16 @@ class Run:
 
     def _forget_unless_begun(self) -> None:
         """Leaves the folder to another run, where this one failed before its first iteration."""
-        if not (self.iteration or self.config.resume):
+        if not self.iteration and self.config.resume is None:
             (self.folder / "config.json").unlink(missing_ok=True)
+
+    def _stop_if_asked(self) -> None:
+        if self._stop.signal:
+            self._log.say(
+                f"stopped after {self.n_steps:,} steps; go on with --resume {self.folder}"
+            )
+            self._opened.close()
+            self._stop.act()
 
     def _tell_of_segments(self) -> None:
         longest = self.config.longest_episode
@@ -294,14 +315,24 @@ class Run:
             "evaluation": self._under_way,
             "n_rows": {"evaluation": self._log.n_rows("evaluation")},
             "n_updates": self._n_updates,
+            "solved": self.solved,
+            "final": self._final and (self._final[0], tuple(self._final[1])),
             "iteration": self.iteration,
             "n_steps": self.n_steps,
             "seconds": self.seconds,
         }
         checkpoints.save(self.folder, content)
+        self._saved_at = self.iteration
 
     def _restore(self, content: dict) -> None:
-        self._model.load_state_dict(content["model"])
+        try:
+            self._model.load_state_dict(content["model"])
+        except RuntimeError as error:
+            here = dataclasses.asdict(self.config)
+            others = {k: v for k, v in content["config"].items() if here[k] != v and k != "resume"}
+            raise ValueError(
+                f"resume: expected the weights of this network, got those of {others}: {error}"
+            ) from error
         rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(content["optimizer"])
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):
@@ -314,7 +345,11 @@ class Run:
         self._under_way = content["evaluation"]
         self._n_rows, self._n_updates = content["n_rows"], content["n_updates"]
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
-        self._seconds = content["seconds"]
+        self._seconds, self._saved_at = content["seconds"], self.iteration
+        if content["final"]:
+            iteration, score = content["final"]
+            self._final = iteration, Score(*score)
+            self.solved = content["solved"] and self._final[1].mean >= self.config.target
 
 
 class Averages:

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import os
 import pickle
 import signal
@@ -421,7 +422,9 @@ def _pickled(recipe: Recipe) -> bytes:
             try:
                 dumps(value, recipe.device)
             except Exception as error:
+                hint = "; with a method its object is sent, so take a function"
                 raise TypeError(
                     f"{name}: expected something that can be pickled, got {value!r}: {error}"
+                    f"{hint if inspect.ismethod(value) else ''}"
                 ) from error
         raise

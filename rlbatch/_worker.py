@@ -238,8 +238,9 @@ class Worker:
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_is_dicttensor("agent.initial_state", "state", self._state)
+            _check_rows("agent.initial_state: state", self._state, len(self._running))
             _check_device("agent.initial_state", self._recipe.device, state=self._state)
-            self._state = unshared(self._state, self._agent_info)
+            self._state = self._state.clone()  # The agent may keep it, and change in place its own.
             self._is_fresh = False
         if self._slots is not None:
             self._start_slots(self._slots, self._slot_info())
@@ -381,9 +382,7 @@ class Worker:
         if stored is not None and stored != self._slots.version():
             raise ValueError(_CHANGED)
         output, new_state = answer
-        if new_state.variables and new_state.n_elems() != len(self._running):
-            expected, found = len(self._running), new_state.n_elems()
-            raise ShapeError(f"agent.__call__: new state: expected {expected} rows, got {found}")
+        _check_rows("agent.__call__: new state", new_state, len(self._running))
         _check_new_state(self._state, new_state)
         given = [self._observation, self._agent_info]
         return output, unshared(new_state, *(given if history is None else [*given, history]))
@@ -553,8 +552,13 @@ def _check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
     if not torch.equal(expected, found):
         raise EnvContractError(
             "env.step: running: expected the numbers, since the reset, of those that ran and are "
-            f"not done, {expected.tolist()}, got {found.tolist()}"
+            f"not done, {expected.tolist()}, got {found.tolist()}, with autoreset False"
         )
+
+
+def _check_rows(where: str, tensors: DictTensor, n: int) -> None:
+    if tensors.variables and tensors.n_elems() != n:
+        raise ShapeError(f"{where}: expected {n} rows, got {tensors.n_elems()}")
 
 
 def _check_new_state(before: DictTensor, found: DictTensor) -> None:

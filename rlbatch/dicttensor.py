@@ -553,7 +553,12 @@ class Trajectories:
 
     @staticmethod
     def from_tensordict(source: Any) -> Trajectories:
-        """Builds Trajectories of the same tensors, the inverse of `to_tensordict`."""
+        """Builds Trajectories of the same tensors, the inverse of `to_tensordict`.
+
+        Raises:
+            KeyMismatchError: There is more beside `info` and `trajectories`, or one is missing.
+        """
+        check_same_keys("from_tensordict", ("info", "trajectories"), source.keys())
         return Trajectories(
             DictTensor.from_tensordict(source["info"]),
             TemporalDictTensor.from_tensordict(source["trajectories"]),

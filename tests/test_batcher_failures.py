@@ -18,7 +18,7 @@ import torch
 from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError
 from rlbatch._remote import RemoteWorker
 from rlbatch.envs import GymEnv
-from tests.batchers import CountingAgent, Heavy, Sleeper, acquire, make_batcher, sleeping
+from tests.batchers import CountingAgent, Heavy, Sleeper, acquire, counting, make_batcher, sleeping
 from tests.helpers import CountingEnv, CountingGym, FailingGym
 from tests.processes import SOON_S, STARTED_S, Timer, alive, children, wait_for_end, worker_pids
 
@@ -507,6 +507,19 @@ def test_a_child_that_the_caller_forks_leaves_the_workers_alone():
 def test_what_can_not_be_pickled_is_named_before_a_process_waits(arguments, name):
     with pytest.raises(TypeError, match=f"^{name}: expected something that can be pickled, got <"):
         make_batcher(1, **arguments)
+
+
+class Trainer:
+    def __init__(self):
+        self.lock = threading.Lock()
+
+    def create_env(self, **env_args):
+        return counting(**env_args)
+
+
+def test_that_the_object_of_a_method_is_sent_along_is_told():
+    with pytest.raises(TypeError, match="with a method its object is sent, so take a function$"):
+        make_batcher(1, create_env=Trainer().create_env)
 
 
 def test_what_can_not_be_copied_is_named():

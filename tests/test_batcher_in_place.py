@@ -93,6 +93,25 @@ def test_a_state_that_is_information_may_be_changed_in_place(create_env):
             assert replay_agent(Spender(), found)["left"].tolist() == left
 
 
+class BeginsWithItsOwn(Rewriter):
+    """Returns one tensor in every reset, and counts in it."""
+
+    def __init__(self):
+        self.zeros = torch.zeros(2, dtype=torch.int64)
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"n": self.zeros})
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_state_that_the_agent_keeps_is_as_it_was_in_the_next_reset(n_processes):
+    with make_batcher(n_processes, create_agent=BeginsWithItsOwn, lengths=[9, 9]) as batcher:
+        for _ in range(3):
+            batcher.reset()
+            batcher.execute()
+            assert batcher.get()[0].info["agent_state/n"].tolist() == [0] * 2
+
+
 class Fuel(CountingEnv):
     """Uses up in place what it is told, and adds to it."""
 

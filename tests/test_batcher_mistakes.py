@@ -279,6 +279,17 @@ def test_first_mistakes_are_named():
                 batcher.execute()
 
 
+def test_a_first_state_of_another_number_of_rows_is_named():
+    class Single(CountingAgent):
+        def initial_state(self, agent_info, B):
+            return super().initial_state(agent_info, 1)
+
+    with make_batcher(0, create_agent=Single) as batcher:
+        batcher.reset()
+        with pytest.raises(ShapeError, match="^agent.initial_state: state: expected 8 rows, got 1"):
+            batcher.execute()
+
+
 @pytest.mark.parametrize(
     ("change", "error", "match"),
     [

@@ -254,6 +254,17 @@ def test_tensordict_round_trip_of_trajectories(tensordict, device):
     assert Trajectories.from_tensordict(alone.to_tensordict()).info.empty()
 
 
+@pytest.mark.usefixtures("tensordict")
+def test_a_tensordict_of_more_or_less_than_trajectories_is_refused():
+    more = make(Trajectories).to_tensordict()
+    more["index"] = torch.arange(B)
+    with pytest.raises(KeyMismatchError, match=r"^from_tensordict: .*unexpected \['index'\]"):
+        Trajectories.from_tensordict(more)
+    less = more.exclude("index", "info")
+    with pytest.raises(KeyMismatchError, match=r"^from_tensordict: .*missing \['info'\]"):
+        Trajectories.from_tensordict(less)
+
+
 def test_tensordict_round_trip_of_numbers(tensordict):
     losses = DictTensor({"loss": torch.tensor(0.5), "parts/value": torch.tensor(2)})
     there = losses.to_tensordict()

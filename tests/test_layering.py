@@ -60,6 +60,7 @@ LAYERS = (
         "algos.environments",
         "algos.networks",
         "algos.reproducibility",
+        "algos.stopping",
         "algos.checkpoints",
         "algos.logs",
     },

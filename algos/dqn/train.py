@@ -76,6 +76,8 @@ class Config(RunConfig):
         *("last_epsilon", "evaluation_epsilon", "priority_exponent", "priority_correction"),
     )
 
+    devices: ClassVar[tuple[str, ...]] = (*RunConfig.devices, "memory_device")
+
     checkpoint_every: int = 150
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
     log-every. Environments begin anew there: no episode is longer, in training, than this many

@@ -54,7 +54,8 @@ class VecEnv:
     - `terminated`, `truncated`, `done` [B] bool: whether the episode ended, was cut, either.
     - `initial_state` [B] bool: whether this is the first observation of an episode.
     - `last_action` [B, ...]: the action that led here; zeros after a reset.
-    - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far.
+    - `episode_return` [B] float32, `episode_length` [B] int64 (steps): of the episode so far;
+      see also `counts_on`.
 
     An environment must not change in place what an earlier call has returned, nor the actions that
     it is given: both are stored.
@@ -71,6 +72,8 @@ class VecEnv:
     Attributes:
         autoreset: Which of the two kinds this is.
         resets_late: Whether an auto-resetting one starts episodes in the step after the last one.
+        counts_on: Whether `episode_return` and `episode_length` may go on over the end of an
+            episode, as those of a game do over its lives where each is an episode.
         device: Where observations and `running` are, and actions have to be.
         observation_space: Of one environment; a Gymnasium space, or None where there is none.
         action_space: Of one environment, likewise.
@@ -78,6 +81,7 @@ class VecEnv:
 
     autoreset: bool = False
     resets_late: bool = False
+    counts_on: bool = False
     device: torch.device = torch.device("cpu")
     observation_space: object = None
     action_space: object = None

@@ -56,8 +56,9 @@ def check_env(
 
     The environment is reset, stepped, and reset again, and all that once more with `step_into`
     where it has that; it is not closed. What can not be seen from outside is not checked: whether a
-    terminal observation is the true one, and seeds. It is suspected, and logged as a warning, where
-    each is equal to what the next episode begins with.
+    terminal observation is the true one, seeds, and what a step before the very first reset does.
+    Logged as a warning is what is suspected: terminal observations that are each equal to what the
+    next episode begins with, and values outside the bounds of `env.observation_space`.
 
     Args:
         env: The environment.
@@ -104,6 +105,9 @@ def _suspected(walk: _Walk, n_steps: int) -> Iterator[str]:
             f"each of {walk.n_begun} episodes began with the observation that the one before ended "
             "with; is that the true terminal observation?"
         )
+    for key in sorted(walk.outside):
+        low, high = walk.bounds[key]
+        yield f"{key} was outside the bounds of observation_space, {low.min()} to {high.max()}"
 
 
 def _check_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor], n_steps: int) -> None:
@@ -134,6 +138,8 @@ class _Walk:
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
         self.n_begun = self.n_begun_alike = 0  # Episodes after another one, in one step.
+        self.bounds: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        self.outside: set[str] = set()  # Keys.
         self.seen: list[_Seen] = []
         self.reset(None)
 
@@ -141,13 +147,13 @@ class _Walk:
         """Resets, checks what comes, and starts to follow the episodes from there."""
         (first,) = self.take([self.env.reset(env_info)], "reset")
         _expect_equal(first.numbers, self.everyone, "reset: all environments run, in order")
-        self.check_first(first.observation, "reset", first.numbers)
         self.current = first
         self.length = torch.zeros(self.n_envs, dtype=torch.int64, device="cpu")
         self.total = torch.zeros(self.n_envs, dtype=torch.float64, device="cpu")
         self.magnitude = torch.zeros(self.n_envs, dtype=torch.float64, device="cpu")
         # Those whose next step is the reset, and not a step of an episode.
         self.late = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
+        self.check_first(first.observation, "reset", first.numbers)
 
     def step(self) -> None:
         """Steps once, and checks what comes. Where nothing runs any more, resets before.
@@ -212,6 +218,10 @@ class _Walk:
                 clause = f"{where}: does not write into the observation of before: {key}"
                 _expect_equal(observation[key].cpu(), tensor, clause)
         self.seen = [_Seen((o, n), o.clone().to("cpu"), n.clone().cpu()) for o, n in pairs]
+        for key, (low, high) in self.bounds.items():
+            frames = [seen.observation[key].numpy() for seen in self.seen]
+            if any(((frame < low) | (frame > high)).any() for frame in frames):
+                self.outside.add(key)
         return self.seen
 
     def check_numbers(self, running: torch.Tensor, where: str) -> None:
@@ -246,7 +256,9 @@ class _Walk:
     def check_space(self, observation: DictTensor) -> None:
         if self.env.observation_space is None:
             return
-        from rlbatch.envs.spaces import observation_leaves  # Imports Gymnasium.
+        from gymnasium import spaces
+
+        from rlbatch.envs.spaces import observation_leaves
 
         space: Any = self.env.observation_space
         for key, leaf in observation_leaves(space).items():
@@ -254,16 +266,30 @@ class _Walk:
             expected = (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype)
             found = (tuple(observation[key].shape[1:]), observation[key].dtype)
             _expect(found == expected, f"{key} is {expected}, as in observation_space", found)
+            if isinstance(leaf.space, spaces.Box):
+                self.bounds[key] = leaf.space.low, leaf.space.high
 
     def check_first(self, observation: DictTensor, where: str, numbers: torch.Tensor) -> None:
         """Checks the clauses about first observations of an episode, which all rows are."""
         _expect(bool(observation["initial_state"].all()), f"{where}: initial_state is True", False)
         last_actions = [key for key in observation if key.split("/")[0] == "last_action"]
         _expect(bool(last_actions), f"{where}: observations hold last_action", list(observation))
-        for key in ("reward", "done", "episode_return", "episode_length", *last_actions):
-            zeros = torch.zeros_like(observation[key])
+        for key in ("reward", "done", *last_actions):
             clause = f"{where}: {key} of a first observation is 0"
-            _expect_equal(observation[key], zeros, clause, numbers)
+            _expect_equal(observation[key], torch.zeros_like(observation[key]), clause, numbers)
+        goes_on = self.goes_on(observation)
+        expected = torch.where(goes_on, self.length[numbers], 0)
+        clause = f"{where}: episode_length of a first observation is 0"
+        if self.env.counts_on:
+            clause += ", or that of before, with counts_on"
+        _expect_equal(observation["episode_length"], expected, clause, numbers)
+        begun = observation["episode_return"][~goes_on]  # Of the others, the next step shows it.
+        clause = f"{where}: episode_return of a first observation is 0"
+        _expect_equal(begun, torch.zeros_like(begun), clause, numbers[~goes_on])
+
+    def goes_on(self, first: DictTensor) -> torch.Tensor:
+        """Returns of which first observations the counts are those of something longer."""
+        return (first["episode_length"] != 0) & self.env.counts_on
 
     def check_after(self, after: _Seen, action: DictTensor) -> None:
         """Checks what the actions led to: steps of episodes, except for late resets."""
@@ -304,12 +330,13 @@ class _Walk:
             numbers = self.everyone[fresh]
             self.check_first(following.observation.index(fresh), "step that resets", numbers)
             self.compare_frames(after.observation.index(fresh), following.observation.index(fresh))
-            self.length[done], self.total[done], self.magnitude[done] = 0, 0, 0
+            ended = done & ~self.goes_on(following.observation)
+            self.length[ended], self.total[ended], self.magnitude[ended] = 0, 0, 0
             self.late = done & ~fresh
             kept, rows = after.observation.index(~fresh), following.observation.index(~fresh)
             numbers = self.everyone[~fresh]
         else:
-            clause = "step: those whose episode is not done run on, no others"
+            clause = "step: with autoreset False those that are not done run on, no others"
             _expect_equal(following.numbers, after.numbers[~done], clause)
             kept, rows = after.observation.index(~done), following.observation
             numbers = following.numbers

@@ -43,6 +43,7 @@ class DeviceEnv(VecEnv):
         self.device = self.to_device
         # VecEnv has these too, so that __getattr__ would not see them.
         self.autoreset, self.resets_late = env.autoreset, env.resets_late
+        self.counts_on = env.counts_on
         self.observation_space = env.observation_space
         self.action_space = env.action_space
 

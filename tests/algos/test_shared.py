@@ -7,6 +7,7 @@ import inspect
 import math
 import random
 import sys
+import zipfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
@@ -145,11 +146,20 @@ def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path):
 
 
 def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="expected a file or a run's folder, got"):
+    with pytest.raises(
+        FileNotFoundError, match="expected checkpoint.pt in .*, got a folder without"
+    ):
         checkpoints.load(tmp_path, "x")
     file = tmp_path / "checkpoint.pt"
+    for path in (file, ""):
+        with pytest.raises(FileNotFoundError, match=f"a file or a run's folder, got '{path}'$"):
+            checkpoints.load(path, "x")
     checkpoints.save(tmp_path, {"algorithm": "x", "weights": torch.zeros(1000)})
     file.write_bytes(file.read_bytes()[:2000])
+    with pytest.raises(ValueError, match="checkpoint.pt: .* a file that is none, or a part"):
+        checkpoints.load(tmp_path, "x")
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a", "b")
     with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint, got a damaged"):
         checkpoints.load(tmp_path, "x")
     torch.save([1], file)
@@ -322,6 +332,11 @@ def test_wrong_options_are_named(options, message):
         RunConfig(**options)
 
 
+def test_the_memorys_device_is_looked_at_too():
+    with pytest.raises(ValueError, match="^memory_device: expected one that is there, got cuda:99"):
+        import_module("algos.dqn.train").Config(memory_device="cuda:99").check_devices()
+
+
 @pytest.mark.parametrize("name", ["device", "batcher_device", "evaluation_device"])
 def test_a_device_that_is_missing_is_named_before_a_run(name):
     with pytest.raises(ValueError, match=f"^{name}: expected one that is there, got cuda:99"):
@@ -375,6 +390,29 @@ def test_rejects_numbers_that_are_too_small(algorithm):
         config_type(n_processes=-1)
     with pytest.raises(ValueError, match="target_return: .* got nan"):
         config_type(target_return=math.nan)
+
+
+@pytest.mark.parametrize("algorithm", ["reinforce", "a2c", "dqn"])
+def test_rejects_numbers_without_end(algorithm):
+    config_type = import_module(f"algos.{algorithm}.train").Config
+    numbers = [field.name for field in dataclasses.fields(config_type) if field.type == "float"]
+    assert "learning_rate" in numbers
+    for name in set(numbers) - {"max_gradient_norm"}:
+        for value in (math.inf, math.nan):
+            with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
+                config_type(**{name: value})
+    assert config_type(max_gradient_norm=math.inf, target_return=math.inf, seed=2**64 - 1)
+    for name, most in (("seed", 2**64 - 1), ("n_threads", 1024)):
+        with pytest.raises(ValueError, match=f"^{name}: expected at most {most}, got {most + 1}$"):
+            config_type(**{name: most + 1})
+
+
+def test_rejects_options_of_another_version(tmp_path):
+    config = {**dataclasses.asdict(Options()), "height": 3}
+    content = {"algorithm": "x", "config": config, "rlbatch_version": "9.9"}
+    checkpoints.save(tmp_path, content)
+    with pytest.raises(ValueError, match=r"options of today, got \['height'\] of rlbatch 9"):
+        parse(Options, "x", ["--resume", str(tmp_path)])
 
 
 @pytest.mark.parametrize("algorithm", ["reinforce", "a2c", "dqn"])

@@ -419,14 +419,14 @@ def an_ended_one_is_left_out(env, when, observation, running):
     return observation, running
 
 
-@breaks("step: those whose episode is not done run on, no others", ["ends"])
+@breaks("step: with autoreset False those that are not done run on, no others", ["ends"])
 def an_ended_one_runs_on(env, when, observation, running):
     if when == "after":
         env.after = observation, running
     return env.after if when == "following" else (observation, running)
 
 
-@breaks("step: those whose episode is not done run on, no others", ["ends"])
+@breaks("step: with autoreset False those that are not done run on, no others", ["ends"])
 def one_stops_before_its_end(env, when, observation, running):
     if when == "following" and len(running) == 3:
         return observation.index([0, 1]), running[:2]
@@ -627,6 +627,14 @@ def test_rewards_of_both_signs_may_be_large():
 
     for seed in range(5):
         check_env(GymEnvInf([Trade(length=500)], seed), n_steps=500)
+
+
+def test_values_outside_the_bounds_of_the_space_are_suspected():
+    env = GymEnvInf([CountingGym(length=3)])
+    assert check_env(env, 20).warnings == ()
+    env = GymEnvInf([CountingGym(number=101, length=3)])
+    expected = "frame was outside the bounds of observation_space, 0 to 100"
+    assert check_env(env, 20).warnings == (expected,)
 
 
 def test_an_environment_that_changes_its_actions_is_named():

@@ -135,6 +135,7 @@ class AtariEnv(VecEnv):
         check_count("decorrelate_steps", self._decorrelate_steps, 0)
         mode, difficulty = options.pop("mode", None), options.pop("difficulty", None)
         settings = _settings(dict(options))
+        self.counts_on = settings.life_loss_info
         self._seeds, self._is_seeded = _seeds(seed, n_envs), True
         named = [find_game(name) for name in _names(game, games)]
         process = getattr(seed, "process", None)

@@ -19,6 +19,7 @@ from rlbatch.errors import (
     CallOrderError,
     DeviceMismatchError,
     DtypeMismatchError,
+    EnvContractError,
     KeyMismatchError,
     ShapeError,
 )
@@ -39,6 +40,7 @@ N_MOST_BYTES = 128 * 1024  # Per environment, observations of the default option
         {},
         {"max_num_frames_per_episode": 50},
         {"episodic_life": True},
+        {"life_loss_info": True},
         {"obs_type": "ram"},
         {"obs_type": "rgb", "stack_num": 2},
         {"decorrelate_steps": 30, "max_num_frames_per_episode": 300},
@@ -50,6 +52,28 @@ def test_keeps_the_contract(options):
     env = AtariEnv("breakout", 2, seed=1, reward_clipping=False, **options)
     report = check_env(env, 200)
     assert report.n_terminated + report.n_truncated > 0
+
+
+class Miscounts(AtariEnv):
+    """Counts on over its lives, but one too many."""
+
+    def step(self, action):
+        after, (following, running) = super().step(action)
+        following = following.clone()
+        goes_on = following["initial_state"] & (following["episode_length"] > 0)
+        following["episode_length"][goes_on] += 1
+        return after, (following, running)
+
+
+def test_counts_that_go_on_over_a_life_are_looked_at():
+    clause = "step that resets: episode_length of a first observation is 0"
+    with pytest.raises(EnvContractError, match=f"^{clause}, or that of before, with counts_on"):
+        check_env(Miscounts("breakout", 2, seed=1, life_loss_info=True), 200)
+    env = AtariEnv("breakout", 2, seed=1, life_loss_info=True)
+    assert DeviceEnv(env, "cpu", "cpu").counts_on
+    env.counts_on = False
+    with pytest.raises(EnvContractError, match=f"^{clause}, of environments"):
+        check_env(env, 200)
 
 
 def test_has_the_spaces_and_keys_of_one_environment():
