@@ -172,7 +172,7 @@ class Run:
         if self.iteration % self.config.log_every == 0:
             self._write_row()
         self._score = self._score or self._evaluation.poll()
-        if self.iteration % self.config.evaluate_every == 0:
+        if self.iteration % self.config.evaluate_every == 0 and not self._stop.signal:
             self._evaluate()
         if self.iteration % self.config.checkpoint_every == 0 or self._stop.signal:
             self._save()
@@ -279,8 +279,20 @@ class Run:
         self._evaluation.start(weights, Episodes.EVALUATION, iteration)
 
     def _take_score(self) -> Score | None:
-        """Waits for the evaluation that is under way, if there is one."""
-        score, self._score = self._score or self._evaluation.finish(), None
+        """Waits for the evaluation that is under way, if there is one.
+
+        Raises:
+            KeyboardInterrupt: The run is to stop, for which it does not wait.
+        """
+        try:
+            self._stop.interrupts = True
+            score, self._score = self._score or self._evaluation.finish(), None
+        except KeyboardInterrupt:
+            self._save()
+            self._stop_if_asked()
+            raise
+        finally:
+            self._stop.interrupts = False
         evaluated, self._under_way = self._under_way, None
         if score is not None:
             self._report_score(score, evaluated["n_steps"], evaluated["seconds"])

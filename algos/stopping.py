@@ -9,7 +9,7 @@ import threading
 from types import FrameType
 from typing import Any
 
-_NOTE = b"stopping after this iteration, with a checkpoint; once more: at once\n"
+_NOTE = b"stopping where the iteration ends, with a checkpoint; once more: at once\n"
 
 
 class StopRequest:
@@ -20,10 +20,12 @@ class StopRequest:
 
     Attributes:
         signal: The one that came, None before.
+        interrupts: Whether it raises KeyboardInterrupt as well: where it waits, and is whole.
     """
 
     def __init__(self) -> None:
         self.signal: int | None = None
+        self.interrupts = False
         self._before: dict[int, Any] = {}
 
     def watch(self) -> None:
@@ -49,3 +51,5 @@ class StopRequest:
         self.release()
         with contextlib.suppress(OSError):  # Nobody may read it. And `print` may be under way.
             os.write(2, _NOTE)
+        if self.interrupts:
+            raise KeyboardInterrupt

@@ -45,7 +45,7 @@ def test_a_run_that_is_asked_to_stop_saves_what_it_has_learned(tmp_path, number)
     process.send_signal(number)
     code, out, err = ended(process)
     assert code == -number or (number == signal.SIGINT and code == 130)
-    assert "stopping after this iteration, with a checkpoint; once more: at once" in err
+    assert "stopping where the iteration ends, with a checkpoint; once more: at once" in err
     content = checkpoints.load(tmp_path, "reinforce")
     rows = read_table(tmp_path / "training.csv")
     assert 3 <= content["iteration"] == len(rows)
@@ -53,11 +53,23 @@ def test_a_run_that_is_asked_to_stop_saves_what_it_has_learned(tmp_path, number)
     assert f"go on with --resume {tmp_path}" in out
 
 
+def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
+    lasting = "--env-id MountainCar-v0 --evaluate-every 1 --evaluation-episodes 4000"
+    process = started(tmp_path, f"{_SHORT} {lasting} --evaluation-processes 1")
+    wait_for_rows(tmp_path, 2)
+    time.sleep(0.5)  # It waits for the evaluation of the first iteration now, for long.
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = ended(process)
+    assert (code, f"go on with --resume {tmp_path}" in out) == (-signal.SIGTERM, True)
+    content = checkpoints.load(tmp_path, "reinforce")
+    assert (content["iteration"], content["evaluation"]["iteration"]) == (2, 1)
+
+
 def test_the_second_signal_ends_it_at_once(tmp_path):
     process = started(tmp_path, f"{_SHORT} --env-id MountainCar-v0 --n-envs 256")
     wait_for_rows(tmp_path, 1)
     process.send_signal(signal.SIGINT)
-    assert process.stderr.readline().startswith("stopping after this iteration")
+    assert process.stderr.readline().startswith("stopping where the iteration ends")
     process.send_signal(signal.SIGINT)
     code, _, err = ended(process)
     assert code in (-signal.SIGINT, 130)
