@@ -43,16 +43,16 @@ def run_script(tmp_path, ending, stop=None):
         [sys.executable, str(script)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
+        bufsize=0,  # What is read ahead of a line would be lost to `communicate`.
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         start_new_session=True,
     )
-    lines = [process.stdout.readline() for _ in range(2)]
+    lines = [process.stdout.readline().decode() for _ in range(2)]
     if stop is not None:
-        assert process.stdout.readline() == "ready\n"
+        assert process.stdout.readline() == b"ready\n"
         stop(process)
     started = time.monotonic()
-    out, err = process.communicate(timeout=30)
+    out, err = (part.decode() for part in process.communicate(timeout=30))
     took = time.monotonic() - started
     pids = [int(word) for word in lines[1].split()]
     assert lines[0] == "main\n"
