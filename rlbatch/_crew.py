@@ -58,7 +58,7 @@ class Crew:
             self.workers += [LocalWorker(recipe, allocate) for recipe in recipes]
         else:
             for number, recipe in enumerate(recipes):
-                self.workers.append(RemoteWorker(recipe, number, timeout))
+                self.workers.append(RemoteWorker(recipe, number))
             for worker in self.workers:  # Now that all are starting.
                 worker.start()
         ready = self._gather_ready(timeout)

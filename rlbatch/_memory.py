@@ -1,9 +1,16 @@
-"""How much memory is free, and an error before there is too little."""
+"""Memory: how much is free, and what processes share."""
 
 from __future__ import annotations
 
+import fcntl
+import mmap
+import os
 import resource
+import tempfile
+import weakref
 from pathlib import Path
+
+import torch
 
 from rlbatch.errors import SharedMemoryError
 
@@ -67,3 +74,66 @@ def _cgroup_available(folder: Path = Path("/sys/fs/cgroup")) -> int | None:
     # What was read from files and written to them counts as used, and is given up for others.
     files = sum(int(stat.get(name, 0)) for name in ("active_file", "inactive_file"))
     return limit - used + files
+
+
+# --- Memory that processes share. It has no name, so nothing is left behind however a process
+# ends, and `/dev/shm`, which containers keep small, is not involved. ---
+
+
+def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
+    """Allocates zeroed memory to share with workers.
+
+    Returns:
+        [n_bytes] uint8, and the file descriptor by which a worker maps it; the caller closes it.
+
+    Raises:
+        SharedMemoryError: There is less free memory than that, or this process may not have it.
+    """
+    check_free_memory(n_bytes)
+    descriptor = nameless_file()
+    try:
+        os.ftruncate(descriptor, n_bytes)
+        return map_block(descriptor, n_bytes), descriptor
+    except OSError as error:
+        os.close(descriptor)
+        raise SharedMemoryError(
+            f"storage of trajectories: expected {n_bytes:,} bytes of shared memory, got {error}"
+        ) from error
+
+
+def nameless_file() -> int:
+    """Makes a file that has no name; on Linux in memory, where no folder has to be writable.
+
+    Returns:
+        Its descriptor, which the caller closes; it is no standard stream.
+    """
+    has_memfd = hasattr(os, "memfd_create")
+    with open(os.memfd_create("rlbatch"), "rb") if has_memfd else tempfile.TemporaryFile() as file:
+        return dup(file.fileno())
+
+
+def dup(descriptor: int) -> int:
+    """Returns a copy of a file descriptor that is no standard stream."""
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+
+
+def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
+    """Maps shared memory; the tensor keeps it mapped after the descriptor is closed."""
+    return torch.frombuffer(mmap.mmap(descriptor, n_bytes), dtype=torch.uint8)
+
+
+class SharedBytes:
+    """Bytes in memory that has no name, for processes that are given its descriptor.
+
+    Attributes:
+        descriptor: Of the memory; closed when this object is forgotten.
+
+    Raises:
+        OSError: There are too many open files, or too little memory.
+    """
+
+    def __init__(self, content: bytes):
+        self.descriptor = nameless_file()
+        weakref.finalize(self, os.close, self.descriptor)
+        with open(self.descriptor, "wb", closefd=False) as file:
+            file.write(content)

@@ -14,6 +14,7 @@ import functools
 import importlib
 import io
 import marshal
+import mmap
 import pickle
 import sys
 import types
@@ -39,9 +40,9 @@ def dumps(value: Any, device: torch.device) -> bytes:
     return buffer.getvalue()
 
 
-def loads(payload: bytes) -> Any:
+def loads(payload: bytes | mmap.mmap) -> Any:
     """Returns what `dumps` or `pickle.dumps` has pickled; see NOTE [ a script in a worker ]."""
-    buffer = io.BytesIO(payload)
+    buffer = io.BytesIO(payload) if isinstance(payload, bytes) else payload
     unpickler = pickle.Unpickler(buffer)
     value = unpickler.load()
     if buffer.tell() < len(payload):

@@ -1,20 +1,29 @@
 """The pipe between the caller and a worker.
 
 Whatever a script has set for all sockets, for signals, or has closed, is not to reach it.
+
+What the pipe may not hold until it is read goes by way of shared memory. So no send waits for a
+worker, and what all workers are sent is written once.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import mmap
 import os
 import signal
 import socket
-import struct
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 
-_LONGEST_S = 10**9  # More would not fit in all of the structures that systems have for times.
+from rlbatch._memory import SharedBytes, dup
+
+# There is one message at a time in a pipe, with some bytes around it, and a descriptor. Twice as
+# much as systems count for what they hold themselves.
+_MOST_BYTES = 1 << 15
+_BUFFER_BYTES = 4 * _MOST_BYTES
+
+Message = bytes | SharedBytes
 
 
 def new_pipe(duplex: bool) -> tuple[Connection, Connection]:
@@ -25,26 +34,43 @@ def new_pipe(duplex: bool) -> tuple[Connection, Connection]:
     """
     reader, writer = Pipe(duplex)
     with reader, writer:
+        if duplex:
+            with _as_socket(reader) as pipe:
+                pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER_BYTES)
         return (
             Connection(dup(reader.fileno()), writable=duplex),
             Connection(dup(writer.fileno()), readable=duplex),
         )
 
 
-def dup(descriptor: int) -> int:
-    """Returns a copy of a file descriptor that is no standard stream."""
-    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
+def as_message(content: bytes) -> Message:
+    """Returns what to send, to any number of workers, of a content that is not empty.
 
-
-def limit_sends(connection: Connection, seconds: float) -> None:
-    """Makes sends fail with BlockingIOError where nobody reads for so long.
-
-    What is read in part before that has as long again for the rest.
+    Raises:
+        OSError: It needs shared memory, and there is none.
     """
-    whole, rest = divmod(min(float(seconds), _LONGEST_S), 1)
-    with _as_socket(connection) as pipe:
-        timeval = struct.pack("ll", int(whole), int(rest * 1e6))
-        pipe.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
+    return content if len(content) <= _MOST_BYTES else SharedBytes(content)
+
+
+def send_message(connection: Connection, message: Message) -> None:
+    """Sends a message, without waiting until somebody reads it."""
+    if isinstance(message, bytes):
+        connection.send_bytes(message)
+    else:
+        connection.send_bytes(b"")
+        send_descriptor(connection, message.descriptor)
+
+
+def received_message(connection: Connection) -> bytes | mmap.mmap:
+    """Returns the content of a message; raises what `received_descriptor` does."""
+    content = connection.recv_bytes()
+    if content:
+        return content
+    descriptor = received_descriptor(connection)
+    try:
+        return mmap.mmap(descriptor, 0, prot=mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
 
 
 def send_descriptor(connection: Connection, descriptor: int) -> None:

@@ -7,6 +7,7 @@ import faulthandler
 import fcntl
 import gc
 import logging
+import mmap
 import os
 import signal
 import sys
@@ -20,10 +21,11 @@ from typing import Any
 
 import torch
 
+from rlbatch._memory import map_block
 from rlbatch._pickling import loads
-from rlbatch._pipe import received_descriptor
+from rlbatch._pipe import received_descriptor, received_message
 from rlbatch._registry import register_environments
-from rlbatch._slots import Layout, SlotStore, SlotWriter, map_block
+from rlbatch._slots import Layout, SlotStore, SlotWriter
 from rlbatch._worker import (
     Command,
     Done,
@@ -68,7 +70,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         _send(connection, Ready(worker.n_envs, worker.autoreset))
         while command is not Command.CLOSE:
             started = time.perf_counter()
-            command, arguments = _load(_received(connection))
+            command, arguments = _load(_received(connection, received_message))
             worker.stats["wait_s"] += time.perf_counter() - started
             n_running = getattr(worker, command.value)(*arguments)
             if device.type == "cuda":
@@ -152,7 +154,7 @@ def _make_worker(connection: Connection) -> tuple[Worker, torch.device]:
 
 
 def _load_recipe(connection: Connection) -> Recipe:
-    payload = _received(connection)
+    payload = _received(connection, received_message)
     with _loading():
         recipe, environments = loads(payload)
         register_environments(environments)
@@ -160,7 +162,7 @@ def _load_recipe(connection: Connection) -> Recipe:
     return recipe
 
 
-def _load(payload: bytes) -> tuple[Command, tuple]:
+def _load(payload: bytes | mmap.mmap) -> tuple[Command, tuple]:
     with _loading():
         return loads(payload)
 
@@ -173,7 +175,7 @@ class _ParentGone(BaseException):  # noqa: N818 - no error, and not for an envir
 
 
 # Environments and agents may raise what a pipe raises; only here it is the parent's.
-def _received(connection: Connection, receive: Callable[..., Any] = Connection.recv_bytes) -> Any:
+def _received(connection: Connection, receive: Callable[..., Any]) -> Any:
     try:
         return receive(connection)
     except (EOFError, OSError) as error:

@@ -12,7 +12,7 @@ made from is pickled by value.
 
 1. The parent never waits for a message alone: it wakes up to look whether the process lives. So
    a killed worker is reported with its signal, even where a grandchild holds the pipe open.
-2. A message to a worker that does not read ends with an error after a time.
+2. No send waits: what may not fit into the pipe goes by way of shared memory.
 3. The child has a process group of its own. Ctrl-C reaches the parent only, which ends its
    workers; they print nothing. One that is still busy is interrupted by a signal before it is
    killed, so that it closes its environments, and lets go of a block on a GPU: PyTorch keeps that
@@ -40,38 +40,38 @@ from typing import Any
 import cloudpickle
 import torch
 
+from rlbatch._memory import SharedBytes, nameless_file
 from rlbatch._pickling import dumps
-from rlbatch._pipe import dup, limit_sends, new_pipe, send_descriptor, without_sigpipe
+from rlbatch._pipe import (
+    Message,
+    as_message,
+    new_pipe,
+    send_descriptor,
+    send_message,
+    without_sigpipe,
+)
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
-from rlbatch._slots import nameless_file
 from rlbatch._worker import Command, Failure, Imported, Recipe, Slots
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 # How long a worker may import what it is made from, at least, where `timeout` is less.
 IMPORT_TIMEOUT_S = 60.0
-# A worker that reads at all does so within this, on a busy machine too.
-_LEAST_SEND_TIMEOUT_S = 1.0
-# Limits where `timeout` is None, as a send that waits does not notice that the process has ended:
-# while it imports, and later.
-_IMPORT_SEND_TIMEOUT_S, _SEND_TIMEOUT_S = 600.0, 60.0
 _DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
 # The child takes over where the parent looks for modules, and the arguments that these may read
 # when they are imported, before it imports anything of ours.
 _BOOT = """
-import os, sys, traceback
+import os, pickle, sys, traceback
 from multiprocessing.connection import Connection
-pipe, *numbers = map(int, sys.argv[1:])
-c = Connection(pipe)
-try:
-    sys.path[:], sys.argv[:] = c.recv()
-except (EOFError, OSError):  # The parent has given up.
-    os._exit(0)
+caller, pipe, *numbers = map(int, sys.argv[1:])
+with open(caller, "rb") as file:
+    file.seek(0)
+    sys.path[:], sys.argv[:] = pickle.load(file)
 try:
     from rlbatch._process import main
-    main(c, *numbers)
+    main(Connection(pipe), *numbers)
 except BaseException:
     os.write(numbers[0], traceback.format_exc().encode(errors="replace"))
     raise
@@ -84,22 +84,19 @@ class RemoteWorker:
     Args:
         recipe: What to make the worker from; pickled by value, in `start`.
         number: Of this worker.
-        timeout: How long it may take to read what is sent, in seconds; None for ten minutes while
-            it imports, and one later.
 
     Raises:
         CallOrderError: A worker is about to start workers, see `check_may_start`.
         OSError: No process can be started; there may be too many, or too many open files.
     """
 
-    def __init__(self, recipe: Recipe, number: int, timeout: float | None):
+    def __init__(self, recipe: Recipe, number: int):
         check_may_start()
         self.number = number
         self.first_env = 0
         self.command = Command.START
         self._owner = os.getpid()
         self._recipe = recipe
-        self._timeout = timeout
         self._was_read = self._is_stopped = False
         self.is_importing = True
         try:
@@ -114,56 +111,57 @@ class RemoteWorker:
     def _start_process(self) -> None:
         self.connection, theirs = new_pipe(duplex=True)
         lifeline, self._lifeline = new_pipe(duplex=False)
-        with open(nameless_file(), "r+b", buffering=0) as file:
-            self._dump = open(dup(file.fileno()), "r+b", buffering=0)
+        self._dump = open(nameless_file(), "r+b", buffering=0)
         try:
-            self._limit_sends()
+            caller = SharedBytes(pickle.dumps((sys.path, sys.argv)))
             with theirs, lifeline:
                 ends = theirs.fileno(), self._dump.fileno(), lifeline.fileno()
-                self._process = _started(ends)
+                self._process = _started((caller.descriptor, *ends))
         except BaseException:
             self._dump.close()
             raise
 
     def start(self) -> None:
-        """Sends, once, what the worker is made from. That may wait until the process can read.
+        """Sends, once, what the worker is made from.
 
         Raises:
             TypeError: The recipe can not be pickled.
-            WorkerError: The process is gone or does not read.
+            OSError: There is no memory for it.
+            WorkerError: The process is gone.
         """
         payload = _pickled(self._recipe)
         del self._recipe
-        self._guarded(self.connection.send, (sys.path, sys.argv))
-        self._guarded(self.connection.send_bytes, payload)
+        self._guarded(send_message, self.connection, as_message(payload))
 
-    def send(self, command: Command, packed: bytes) -> None:
+    def send(self, command: Command, packed: Message) -> None:
         """Sends a command that has been packed.
 
         Raises:
-            WorkerError: The process is gone or does not read.
+            WorkerError: The process is gone.
         """
         self.command, self._was_read = command, False
-        self._guarded(self.connection.send_bytes, packed)
+        self._guarded(send_message, self.connection, packed)
 
     @staticmethod
-    def pack(command: Command, *arguments: Any) -> bytes:
+    def pack(command: Command, *arguments: Any) -> Message:
         """Returns what to send; good for every worker.
 
         Raises:
             TypeError: An argument can not be pickled.
+            OSError: There is no memory for it.
         """
         message = (command, arguments)
         # Most carry nothing, and then a pickler for everything takes longer than the pipe.
         if all(argument is None for argument in arguments):
             return pickle.dumps(message)
         try:
-            return dumps(message, torch.device("cpu"))
+            payload = dumps(message, torch.device("cpu"))
         except Exception as error:
             raise TypeError(
                 f"{command.value}: expected something that can be pickled, got {arguments[0]!r}: "
                 f"{error}"
             ) from error
+        return as_message(payload)
 
     def send_slots(self, slots: Slots, descriptor: int | None) -> None:
         """Answers NeedSlots; a CPU block goes as a file descriptor."""
@@ -188,7 +186,6 @@ class RemoteWorker:
                 message = self.connection.recv()
                 if isinstance(message, Imported):  # The answer comes after it.
                     self.is_importing = self._was_read = False
-                    self._limit_sends()
                     return None
                 if isinstance(message, Failure):
                     raise self._failure(message)
@@ -243,29 +240,10 @@ class RemoteWorker:
         self._lifeline.close()
         self._is_stopped = True
 
-    def _limit_sends(self) -> None:
-        if self.is_importing:
-            least, default = IMPORT_TIMEOUT_S, _IMPORT_SEND_TIMEOUT_S
-        else:
-            least, default = _LEAST_SEND_TIMEOUT_S, _SEND_TIMEOUT_S
-        self._send_timeout = default if self._timeout is None else max(self._timeout, least)
-        limit_sends(self.connection, self._send_timeout)
-
     def _guarded(self, send: Any, *arguments: Any) -> None:
         try:
             with without_sigpipe():
                 send(*arguments)
-        except BlockingIOError:
-            if self._process.poll() is not None:  # Another one holds its end of the pipe.
-                raise self._death() from None
-            stacks = stacks_of([self])
-            raise WorkerTimeoutError(
-                f"worker {self.number}: expected it to read {self.command.value} within "
-                f"{self._send_timeout:g} s, got no sign of it{_paragraph(stacks)}",
-                self.number,
-                self.command.value,
-                child_traceback=stacks,
-            ) from None
         except OSError as error:
             if error.errno not in _LIMITS_OF_THE_CALLER:
                 self.poll()  # It may have said why.

@@ -20,9 +20,6 @@ are zero.
 
 from __future__ import annotations
 
-import mmap
-import os
-import tempfile
 from collections.abc import Callable, KeysView
 from typing import Any, NamedTuple
 
@@ -30,10 +27,9 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
-from rlbatch._memory import check_free_memory
 from rlbatch._named_tensors import put_rows, take_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import DtypeMismatchError, ShapeError, SharedMemoryError
+from rlbatch.errors import DtypeMismatchError, ShapeError
 
 # Views of other dtypes have to start at a multiple of their item size; 64 is a cache line.
 _ALIGNMENT = 64
@@ -379,45 +375,3 @@ def no_history(observation: DictTensor) -> TemporalDictTensor:
     both = {**observation.prepend_key("observation/"), **observation.prepend_key("_observation/")}
     past = {key: v.new_empty(len(v), 0, *v.shape[1:]) for key, v in both.items()}
     return TemporalDictTensor(past)
-
-
-# --- The block. On a CPU it is anonymous shared memory: it has no name, so nothing is left behind
-# however a process ends, and `/dev/shm`, which containers keep small, is not involved. ---
-
-
-def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
-    """Allocates zeroed memory to share with workers.
-
-    Returns:
-        [n_bytes] uint8, and the file descriptor by which a worker maps it; the caller closes it.
-
-    Raises:
-        SharedMemoryError: There is less free memory than that, or this process may not have it.
-    """
-    check_free_memory(n_bytes)
-    descriptor = nameless_file()
-    try:
-        os.ftruncate(descriptor, n_bytes)
-        return map_block(descriptor, n_bytes), descriptor
-    except OSError as error:
-        os.close(descriptor)
-        raise SharedMemoryError(
-            f"storage of trajectories: expected {n_bytes:,} bytes of shared memory, got {error}"
-        ) from error
-
-
-def nameless_file() -> int:
-    """Makes a file that has no name; on Linux in memory, where no folder has to be writable.
-
-    Returns:
-        Its descriptor, which the caller closes.
-    """
-    if hasattr(os, "memfd_create"):
-        return os.memfd_create("rlbatch")
-    with tempfile.TemporaryFile() as file:
-        return os.dup(file.fileno())
-
-
-def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
-    """Maps shared memory; the tensor keeps it mapped after the descriptor is closed."""
-    return torch.frombuffer(mmap.mmap(descriptor, n_bytes), dtype=torch.uint8)

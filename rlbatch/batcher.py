@@ -25,8 +25,8 @@ from rlbatch._arguments import (
 )
 from rlbatch._checks import check_integer
 from rlbatch._crew import Crew
-from rlbatch._memory import check_free_memory
-from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout, shared_block
+from rlbatch._memory import check_free_memory, shared_block
+from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout
 from rlbatch._worker import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import (

@@ -193,6 +193,17 @@ def test_what_an_environment_leaves_to_python_is_not_left_behind(tmp_path):
     assert (tmp_path / "log").read_text() == "reset"
 
 
+def test_a_long_command_line_reaches_a_process(monkeypatch):
+    monkeypatch.setattr("sys.argv", ["script", *["x" * 100] * 10**4])  # More than a pipe holds.
+
+    def create_env(seed):
+        assert len(sys.argv) == 10**4 + 1
+        return CountingEnv([3])
+
+    with make_batcher(1, create_env=create_env, env_args={}) as batcher:
+        acquire(batcher)
+
+
 class Wide(torch.Tensor):
     """A tensor of a class of its own."""
 
