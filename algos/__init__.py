@@ -1,6 +1,11 @@
-"""Readable algorithms, one folder each, and beside them the parts that they share.
+r"""Readable algorithms, one folder each, and beside them the parts that they share.
 
-Read an algorithm's `train.py` first, then its `agent.py`. Copy the folder to change it.
+Read an algorithm's `train.py` first, then its `agent.py`. To change one, copy its folder, and let
+the copy's files name the copy:
+
+    cp -r algos/a2c algos/mine
+    sed -i 's/\ba2c\b/mine/g' algos/mine/*.py
+    python -m algos.mine
 """
 
 from importlib.util import find_spec

@@ -183,7 +183,11 @@ def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = Non
         config_type: The algorithm's `Config`.
         algorithm: Its name.
         args: The command line; None for the program's own.
+
+    Raises:
+        ImportError: The program is a copy of the algorithm, of which this one is still a part.
     """
+    _check_is_own(algorithm)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # A "±" that it can not write is no reason to end.
             stream.reconfigure(errors="replace")
@@ -221,3 +225,18 @@ class _Basis:
     env_id: str | None = None
     resume: str | None = None
     evaluate: str | None = None
+
+
+def _check_is_own(algorithm: str) -> None:
+    """Stops a copied folder that would train what it was copied from, without a word.
+
+    Raises:
+        ImportError: The program is such a folder.
+    """
+    package = getattr(sys.modules["__main__"].__spec__, "parent", "")
+    if package.startswith("algos.") and package != f"algos.{algorithm}":
+        name = package.removeprefix("algos.")
+        raise ImportError(
+            f"{package}: expected its files to name it, got {algorithm}: "
+            f"sed -i 's/\\b{algorithm}\\b/{name}/g' algos/{name}/*.py"
+        )

@@ -67,7 +67,7 @@ LAYERS = (
     {"algos.policies", "algos.curves", "algos.command_line", "algos.videos"},
     {"algos.evaluation", "algos.folders"},
     {"algos.run"},
-    {"algos.reinforce", "algos.a2c", "algos.dqn", "algos.ga3c"},
+    {f"algos.{path.parent.name}" for path in (ROOT / "algos").glob("*/train.py")},
     {"algos.play"},
 )
 # Packages whose `__init__.py` only gathers names: each is a module of its own here.
