@@ -26,13 +26,13 @@ PAGES = {
     for path in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 }
 # Pages that are prose. Every other page has code, and all of it is executed.
-PROSE = {f"docs/{name}.md" for name in ("changelog", "design", "reinforce", "a2c", "dqn")}
+PROSE = {f"docs/{name}.md" for name in ("changelog", "design", "reinforce", "a2c", "dqn", "ppo")}
 PROSE |= {page for page in PAGES if page.startswith("docs/api/")}
 # How many blocks need a GPU, by page: one that is skipped is known to be.
 N_GPU_BLOCKS = {"docs/devices.md": 1, "docs/gpu.md": 2}
 
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>\S*)[^\n]*$")
-LANGUAGES = {"python", "text", "console"}
+LANGUAGES = {"python", "text", "console", "py"}  # The last one: a file, tested elsewhere.
 GPU_MARK = "<!-- gpu -->"
 
 

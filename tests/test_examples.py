@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from examples import gpu_batcher
+from examples import gpu_batcher, ppo
 from rlbatch import RL_Batcher
 
 pytest.importorskip("ale_py")
@@ -19,7 +19,10 @@ ROOT = Path(__file__).parents[1]
 
 
 def test_every_example_is_run_here() -> None:
-    assert [path.name for path in (ROOT / "examples").glob("*.py")] == ["gpu_batcher.py"]
+    assert sorted(path.name for path in (ROOT / "examples").glob("*.py")) == [
+        "gpu_batcher.py",
+        "ppo.py",
+    ]
 
 
 @pytest.mark.parametrize("plays_grid", [False, True])
@@ -58,5 +61,26 @@ def test_gpu_batcher_leaves_the_host_alone(
     assert Watched.n_executes == len(capsys.readouterr().out.splitlines()) == 2
 
 
-def test_it_is_short() -> None:
-    assert len((ROOT / "examples" / "gpu_batcher.py").read_text().splitlines()) < 80
+@pytest.mark.parametrize(("name", "n_lines"), [("gpu_batcher", 80), ("ppo", 150)])
+def test_it_is_short(name: str, n_lines: int) -> None:
+    assert len((ROOT / "examples" / f"{name}.py").read_text().splitlines()) < n_lines
+
+
+def test_ppo_learns() -> None:
+    command = [sys.executable, str(ROOT / "examples" / "ppo.py"), "--total-steps", "40000"]
+    variables = {**os.environ, "PYTHONPATH": str(ROOT)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300, env=variables)
+    assert result.returncode == 0, result.stderr
+    lines = [
+        re.fullmatch(r"([\d,]+) steps: ([\d.]+) over (\d+) episodes", line)
+        for line in result.stdout.splitlines()
+    ]
+    assert len(lines) == 40
+    assert float(lines[0][2]) < 50
+    assert float(lines[-1][2]) > 150
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(5))
+def test_ppo_solves_cartpole(seed: int) -> None:
+    assert ppo.main(ppo.Config(seed=seed)) >= 475
