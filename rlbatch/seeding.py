@@ -7,8 +7,8 @@ on the process it runs in; splitting the same environments over more processes c
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence, Set
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -85,8 +85,7 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
         if n_envs == 1:  # One per process is then one per environment.
             return [int(seed)]
         return _seeds_from(seed.root, seed.process * n_envs, n_envs)
-    is_one = getattr(seed, "ndim", None) == 0  # An array or tensor that is a number.
-    if isinstance(seed, Iterable) and not (isinstance(seed, str) or is_one):
+    if _are_several(seed):
         own = [_non_negative("seed", one) for one in seed]
         if len(own) != n_envs:
             raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(own)}")
@@ -113,7 +112,7 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
         root = _non_negative("seeds", seeds)
         values = _seeds_from(root, 0, n_processes)
         return [Seed(value, root, k) for k, value in enumerate(values)]
-    if not isinstance(seeds, Iterable) or isinstance(seeds, str):
+    if not _are_several(seeds):
         raise TypeError(f"seeds: expected an int or a list of them, got {seeds!r}")
     seeds = [_non_negative("seeds", seed) for seed in seeds]
     if not seeds or len(seeds) % n_processes:
@@ -160,7 +159,7 @@ def worker_seeds(
     """
     if agent_seeds is None:
         agents: list[int | None] = [None] * n_processes
-    elif isinstance(agent_seeds, Iterable) and not isinstance(agent_seeds, str):
+    elif _are_several(agent_seeds):
         agents = [_non_negative("agent_seeds", seed) for seed in agent_seeds]
         if len(agents) != n_processes:
             raise ValueError(f"agent_seeds: expected {n_processes} seeds, got {len(agents)}")
@@ -189,6 +188,13 @@ def derived_seed(*words: int) -> int:
 
 def _entropy(seeds: Sequence[int]) -> int:
     return seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
+
+
+def _are_several(seeds: Any) -> TypeGuard[Iterable]:
+    """Returns whether they are a list of seeds, in an order that is meant, and no text."""
+    is_number = getattr(seeds, "ndim", None) == 0  # As an array or a tensor.
+    is_other = isinstance(seeds, (str, bytes, bytearray, Set, Mapping))
+    return isinstance(seeds, Iterable) and not (is_number or is_other)
 
 
 def _non_negative(name: str, seed: Any) -> int:

@@ -298,8 +298,10 @@ class _Walk:
         self.check_first(after.observation.index(late), where, after.numbers[late])
         seen, numbers = after.observation.index(~late), after.numbers[~late]
         self.length[numbers] += 1
-        self.total[numbers] += seen["reward"].double()
-        self.magnitude[numbers] += seen["reward"].double().abs()
+        # As of Atari games, where `reward` may be clipped.
+        reward = seen["reward_raw" if "reward_raw" in seen else "reward"].double()
+        self.total[numbers] += reward
+        self.magnitude[numbers] += reward.abs()
         _expect(not seen["initial_state"].any(), "step: initial_state is False", True)
         clause = "step: episode_length counts the steps of the episode"
         _expect_equal(seen["episode_length"], self.length[numbers], clause, numbers)

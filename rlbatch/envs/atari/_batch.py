@@ -131,7 +131,9 @@ class Batch:
 def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     """Returns a number for a game with its options, by which states know whose they are."""
     played = game.md5, game.mode, game.difficulty
-    text = json.dumps([played, actions, _STATE_VERSION, dataclasses.asdict(settings)])
+    options = dataclasses.asdict(settings)
+    del options["full_action_space"]  # What matters of it are the actions.
+    text = json.dumps([played, actions, _STATE_VERSION, options])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
 
 

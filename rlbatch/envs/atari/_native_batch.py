@@ -141,7 +141,6 @@ class NativeBatch(Batch):
         self._all_ids = np.arange(n_envs, dtype=np.int32)
         addresses = {name: array.ctypes.data for name, array in self.results.items()}
         self._outputs = _Outputs(**addresses)
-        self._n_pending = 0
         self._in_use: Any = ()  # What the library writes to.
         self._handle = self._start(n_threads, n_finders, knows_all)
         self._lock = threading.Lock()  # The library has one caller at a time.
@@ -279,7 +278,7 @@ class NativeBatch(Batch):
             CallOrderError: It is closed, or another thread is in a call.
         """
         with self._alone("send"):
-            self._check_open("send")
+            self.check_open("send")
             self._point(observations, after, False)
             # The library copies them.
             jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
@@ -287,8 +286,7 @@ class NativeBatch(Batch):
             jobs["kind"] = kind
             for name, values in columns.items():
                 jobs[name] = values
-            self._in_use = (observations, after)
-            self._n_pending += len(ids)
+            self._in_use, self._sent_in = (observations, after), os.getpid()
             outputs = ctypes.byref(self._outputs)
             self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
 
@@ -296,22 +294,28 @@ class NativeBatch(Batch):
         """Waits for `n` of the jobs that were sent; returns who finished, [n] int32, in order.
 
         Raises:
-            CallOrderError: It is closed, fewer jobs than that are under way, or another thread is
-                in a call.
+            CallOrderError: It is closed, fewer jobs than that are under way, another thread is in a
+                call, or this process was forked meanwhile.
         """
         with self._alone("recv"):
-            self._check_open("recv")
-            if n > self._n_pending:
-                raise CallOrderError(f"recv: expected {n} jobs under way, got {self._n_pending}")
+            self.check_open("recv")
+            if n > self.n_pending:
+                raise CallOrderError(f"recv: expected {n} jobs under way, got {self.n_pending}")
+            if os.getpid() != self._sent_in:  # The threads that are at work are another's.
+                raise CallOrderError(
+                    "recv: expected the process that gave the environments their actions, got one "
+                    "that was forked from it meanwhile"
+                )
             ids = np.empty(n, np.int32)
+            # By itself: after it Ctrl-C comes, which leaves all as if nobody had waited.
+            self._library.rlb_batch_wait(self._handle, n)
             self._library.rlb_batch_recv(self._handle, n, ids.ctypes.data)
-            self._n_pending -= n
             return ids
 
     @property
     def n_pending(self) -> int:
         """Jobs that were sent and not received."""
-        return self._n_pending
+        return self._library.rlb_batch_under_way(self._handle) if self._finalizer.alive else 0
 
     def _prepare(
         self,
@@ -481,7 +485,12 @@ class NativeBatch(Batch):
                 f"environments, got mode {found[0]} and difficulty {found[1]}"
             )
 
-    def _check_open(self, where: str) -> None:
+    def check_open(self, where: str) -> None:
+        """Checks that it is open.
+
+        Raises:
+            CallOrderError: It is closed.
+        """
         if not self._finalizer.alive:
             raise CallOrderError(f"{where}: expected an open environment, got a closed one")
 
@@ -491,10 +500,10 @@ class NativeBatch(Batch):
         Raises:
             CallOrderError: One is, or it is closed.
         """
-        self._check_open(where)
-        if self._n_pending:
+        self.check_open(where)
+        if n_pending := self.n_pending:
             raise CallOrderError(
-                f"{where}: expected no steps under way, got {self._n_pending}; call recv first"
+                f"{where}: expected no steps under way, got {n_pending}; call recv first"
             )
 
 

@@ -58,7 +58,7 @@ class Settings:
     full_action_space: bool = False
 
     def __post_init__(self) -> None:
-        if self.obs_type not in _OBS_TYPES:
+        if not isinstance(self.obs_type, str) or self.obs_type not in _OBS_TYPES:
             raise ValueError(f"obs_type: expected one of {_OBS_TYPES}, got {self.obs_type!r}")
         for field in dataclasses.fields(self):
             if field.type == "bool":
@@ -203,7 +203,7 @@ def check_number(name: str, value: Any, least: float, most: float) -> None:
         TypeError: It is not a number.
         ValueError: It is too small or too large, or not a number (NaN).
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise TypeError(f"{name}: expected a number, got {value!r}")
     if not least <= value <= most:
         raise ValueError(f"{name}: expected a number from {least} to {most}, got {value!r}")

@@ -24,6 +24,9 @@ skips below 1), there is an error. Known to differ are:
   after some resets of qbert and tetris and while tic_tac_toe_3d thinks; in ale-py it is the one
   that was under way when it is restored. In miniature_golf `restoreState` brings back what the
   next reward is made from, which ale-py does not save.
+- In yars_revenge some pixels of the frame after `restoreState`: here they are those of a console
+  that went on. A program that had stopped at an illegal instruction goes on after `restoreState`;
+  in ale-py it does not.
 - Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 
@@ -113,14 +116,14 @@ class Console:
     # Settings
 
     def getInt(self, key: str) -> int:
-        """Returns a setting as an integer; -1 if there is none of that name."""
+        """Returns a setting as an integer, 0 for a text; -1 if there is none of that name."""
         value = self._settings.get(key, -1)
-        return int(value) if not isinstance(value, str) else -1
+        return int(value) if not isinstance(value, str) else 0
 
     def getFloat(self, key: str) -> float:
-        """Returns a setting as a number of 32 bits; -1 if there is none of that name."""
+        """Returns a setting as a 32-bit number, 0 for a text; -1 if there is none of that name."""
         value = self._settings.get(key, -1.0)
-        return float(np.float32(value)) if not isinstance(value, str) else -1.0
+        return float(np.float32(value)) if not isinstance(value, str) else 0.0
 
     def getBool(self, key: str) -> bool:
         """Returns whether a setting is on; False if there is none of that name."""
@@ -145,7 +148,7 @@ class Console:
             TypeError: `value` is not an integer.
             ValueError: It is out of range, or this setting cannot be changed.
         """
-        value = operator.index(value)
+        value = _number(key, value)
         if value not in INT32:
             raise ValueError(f"{key}: expected a 32-bit integer, got {value}")
         if key == "frame_skip" and value < 1:
@@ -161,9 +164,10 @@ class Console:
 
         Raises:
             KeyError: No setting of that name is such a number.
+            TypeError: `value` is not a number.
             ValueError: It is out of range.
         """
-        value = float(np.float32(value))
+        value = float(np.float32(as_float(key, value)))
         if not 0 <= value <= 1:
             raise ValueError(f"{key}: expected a number in [0, 1], got {value}")
         self._set(key, value)
@@ -373,7 +377,7 @@ class Console:
         self._choose(_Field.difficulty, difficulty, self._loaded("setDifficulty").difficulties)
 
     def _choose(self, field: _Field, value: int, choices: tuple[int, ...]) -> None:
-        value = operator.index(value)
+        value = _number(field.name, value)
         if value not in choices:
             raise ValueError(f"{field.name}: expected one of {list(choices)}, got {value}")
         self._library.rlb_console_set(self._handle, field, float(value))
@@ -446,10 +450,11 @@ class Console:
         """Changes one byte of RAM.
 
         Raises:
+            TypeError: They are no integers.
             ValueError: There is no such byte, or `value` is none.
         """
         library = self._library_for("setRAM")
-        index, value = operator.index(index), operator.index(value)
+        index, value = _number("index", index), _number("value", value)
         if not 0 <= index < RAM_BYTES:
             raise ValueError(f"index: expected 0 to {RAM_BYTES - 1}, got {index}")
         if not 0 <= value < 256:

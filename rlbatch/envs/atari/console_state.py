@@ -17,12 +17,16 @@ class ConsoleState:
 
     Raises:
         ValueError: These are no such bytes, or they have been changed.
+        TypeError: They are no bytes at all.
     """
 
     _HEADER = struct.Struct("<8s16s4iI")  # Mark, MD5, four counters as below, checksum.
     _MARK = b"RLBATCH1"
 
     def __init__(self, serialized: bytes):
+        if not isinstance(serialized, (bytes, bytearray, memoryview)):
+            raise TypeError(f"serialized: expected bytes, got {serialized!r}")
+        serialized = bytes(serialized)
         header = serialized[: self._HEADER.size]
         if len(header) < self._HEADER.size or not header.startswith(self._MARK):
             raise ValueError(
@@ -30,7 +34,7 @@ class ConsoleState:
             )
         _, self._md5, *counters, checksum = self._HEADER.unpack(header)
         self._frame_number, self._episode_frame_number, self._mode, self._difficulty = counters
-        self._serialized = bytes(serialized)
+        self._serialized = serialized
         found = self._checksum(self._serialized)
         if found != checksum:
             raise ValueError(f"serialized: expected checksum {checksum:08x}, got {found:08x}")
@@ -118,7 +122,7 @@ def ale_state(ale: Any, md5: str, dims: tuple[int, int]) -> tuple[bytes, np.ndar
         ValueError: The screen has another size, or there is no ROM.
         TypeError: `ale` is something else.
     """
-    if not hasattr(ale, "getLegalActionSet"):
+    if not any(base.__module__.startswith("ale_py") for base in type(ale).__mro__):
         raise TypeError(f"ale: expected an ale_py.ALEInterface, got {ale!r}")
     try:
         ale.getLegalActionSet()  # Without a ROM the screen would end the process.

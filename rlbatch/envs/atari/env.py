@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Any, Unpack
 
 import numpy as np
@@ -47,7 +47,7 @@ class AtariEnv(VecEnv):
     [B] int64. `episode_return` is the sum of `reward_raw`.
 
     It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
-    time; a child that is forked makes one of its own.
+    time. On the CPU, a child that is forked can use it too.
 
     Args:
         game: Such as `pong`, `ALE/Pong-v5` or `PongNoFrameskip-v4`; see `find_game`.
@@ -185,6 +185,7 @@ class AtariEnv(VecEnv):
             DtypeMismatchError: The seeds are not integers.
             TypeError: `env_info` is not a DictTensor.
         """
+        self._batch.check_open("reset")
         env_info = checked_env_info(env_info, self.n_envs())
         if not env_info.empty():
             if set(env_info) != {"seed"}:
@@ -344,9 +345,10 @@ class AtariEnv(VecEnv):
         """Puts environments where a console of ale-py is, as if their episodes began there.
 
         The stack of observations starts with the console's screen, rewards are counted from 0, and
-        the frames of the console's episode count for `max_num_frames_per_episode`. See
-        `Console.from_ale` for what ale-py's states do not contain. Sticky actions repeat the same
-        random numbers in all of `ids`; `set_state` can give them others.
+        the frames of the console's episode count for `max_num_frames_per_episode`; a game that is
+        over ends in the first step. See `Console.from_ale` for what ale-py's states do not contain.
+        Sticky actions repeat the same random numbers in all of `ids`; `set_state` can give them
+        others.
 
         Args:
             ale: An `ale_py.ALEInterface` with the game that they play.
@@ -392,6 +394,9 @@ class AtariEnv(VecEnv):
         """
         self._batch.close()
 
+    def __reduce__(self) -> Any:
+        return self._batch.__reduce__()  # Which refuses it.
+
     # --- Actions and seeds. ---
 
     def _actions(self, action: DictTensor) -> torch.Tensor:
@@ -419,6 +424,7 @@ class AtariEnv(VecEnv):
             raise ShapeError(f"{name}: expected shape {(self.n_envs(),)}, got {tuple(rows.shape)}")
 
     def _check_was_reset(self, where: str) -> None:
+        self._batch.check_open(where)
         if not self._n_resets:
             raise CallOrderError(f"{where}: expected a reset before, got none")
 
@@ -435,7 +441,8 @@ class AtariEnv(VecEnv):
 
 def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
     if game is None and games is not None:
-        if isinstance(games, (str, Set, Mapping)):  # Which has no order, or none that is meant.
+        # Some have no order, or none that is meant.
+        if isinstance(games, (str, bytes, Set, Mapping)) or not isinstance(games, Iterable):
             raise TypeError(f"games: expected a list of names, got {games!r}")
         if not (names := list(games)):
             raise ValueError("games: expected at least one name, got none")

@@ -117,6 +117,8 @@ def _signatures() -> dict[str, tuple]:
         "rlb_batch_threads": (i32, pointer),
         "rlb_batch_free": (none, pointer),
         "rlb_batch_send": (none, pointer, i32, pointer, pointer),
+        "rlb_batch_under_way": (i32, pointer),
+        "rlb_batch_wait": (none, pointer, i32),
         "rlb_batch_recv": (none, pointer, i32, pointer),
         "rlb_batch_run": (none, pointer, i32, pointer, pointer),
         "rlb_batch_ram": (pointer, pointer, i32),

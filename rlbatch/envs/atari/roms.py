@@ -92,10 +92,13 @@ def rom_content(source: RomLike) -> tuple[bytes, str]:
     Raises:
         RomNotFoundError: There is no such file.
         RomError: It cannot be read, or is no cartridge by its size.
+        TypeError: `source` is something else.
     """
     if isinstance(source, bytes):
         return source, "rom"
-    source = os.fspath(source)  # Not the number of an open file.
+    if not isinstance(source, (str, os.PathLike)):  # Nor the number of an open file.
+        raise TypeError(f"rom: expected a path, the name of a game or bytes, got {source!r}")
+    source = os.fspath(source)
     where = str(source)
     largest = max(_CARTS)
     try:

@@ -6,6 +6,7 @@ Source: the public Python part of ale-py 0.12.1, and experiments with it.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from math import inf
 from typing import Any
 
@@ -54,7 +55,7 @@ class AtariVectorEnv(VectorEnv):
     for ever or returns uninitialised memory, this one raises an error or returns zeros.
 
     It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
-    time; a child that is forked makes one of its own.
+    time. A child that is forked can use it too, but for steps that are under way then.
 
     Args:
         game: One of the 104; `ms_pacman`, or any other form that `find_game` understands.
@@ -136,7 +137,7 @@ class AtariVectorEnv(VectorEnv):
     ):
         self.autoreset_mode = _autoreset_mode(autoreset_mode)
         self.metadata = {**self.metadata, "autoreset_mode": self.autoreset_mode}
-        if render_mode not in (None, "rgb_array"):
+        if render_mode is not None and not _is_one_of(render_mode, ["rgb_array"]):
             raise ValueError(f"render_mode: expected 'rgb_array' or None, got {render_mode!r}")
         self.render_mode = render_mode
         if render_mode and batch_size not in (0, num_envs):  # Some are always under way.
@@ -226,6 +227,7 @@ class AtariVectorEnv(VectorEnv):
             TypeError, ValueError: An argument is not as above.
             CallOrderError: The first reset is not of all environments.
         """
+        self._batch.check_open("reset")
         mask = self._mask(options)
         seeds, has_seed = self._seeds(seed, mask)
         if self._batch.n_pending:
@@ -237,6 +239,8 @@ class AtariVectorEnv(VectorEnv):
         return observations, infos
 
     def _mask(self, options: dict[str, Any] | None) -> np.ndarray:
+        if options is not None and not isinstance(options, Mapping):
+            raise TypeError(f"options: expected a dict or None, got {options!r}")
         if options is None or "reset_mask" not in options:
             return np.ones(self.num_envs, np.bool_)
         mask = options["reset_mask"]
@@ -273,7 +277,7 @@ class AtariVectorEnv(VectorEnv):
             given = np.arange(int(seed), int(seed) + n)
         else:
             raise TypeError(f"seed: expected an int, an array or None, got {seed!r}")
-        if given.dtype.kind not in "iu":
+        if given.size and given.dtype.kind not in "iu":
             raise TypeError(f"seed: expected integers, got {given.dtype}")
         if given.shape != (n,):
             raise ValueError(
@@ -314,10 +318,12 @@ class AtariVectorEnv(VectorEnv):
             CallOrderError: Before the first `reset`, or when they have one already.
             TypeError, ValueError: The actions do not fit the action space.
         """
+        self._batch.check_open("send")
         if self._ids is None:
             raise CallOrderError("send: expected a reset before the first actions, got none")
         if not len(self._ids):
-            raise CallOrderError("send: expected a recv after the last actions, got none")
+            what = "recv after the last actions" if self._batch.n_pending else "reset"
+            raise CallOrderError(f"send: expected a {what}, got none")
         numbers, strength = self._numbers(actions)
         kind: Any
         if self._is_same_step:
@@ -326,7 +332,6 @@ class AtariVectorEnv(VectorEnv):
             is_over = self._is_over[self._ids]
             kind = np.where(is_over, JobKind.RESET, JobKind.STEP) if is_over.any() else JobKind.STEP
         self._send(self._ids, kind, action=numbers, strength=strength)
-        self._ids = self._ids[:0]
 
     def _numbers(self, actions: np.ndarray) -> tuple[np.ndarray, Any]:
         """Returns places in the action set, and how far paddles are turned.
@@ -353,6 +358,8 @@ class AtariVectorEnv(VectorEnv):
         return 1 + (position > threshold).astype(np.int32) - (position < -threshold)
 
     def _send(self, ids: np.ndarray, kind: Any, **columns: Any) -> None:
+        if self._ids is not None:  # Before: Ctrl-C may come after.
+            self._ids = self._ids[:0]
         if not self._is_async:
             # The caller's from `recv` on. Of `after` only the rows that are written take memory.
             self._observations = np.empty(self._batch.shape, np.uint8)
@@ -422,18 +429,24 @@ class AtariVectorEnv(VectorEnv):
         """
         raise NotImplementedError("xla: expected a call of step; there are no functions for JAX")
 
+    def __reduce__(self) -> Any:
+        return self._batch.__reduce__()  # Which refuses it.
+
     def close_extras(self, **kwargs: Any) -> None:
         """Releases what the environments hold."""
         self._batch.close()
 
 
 def _autoreset_mode(mode: AutoresetMode | str) -> AutoresetMode:
-    known = (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)
-    if mode not in known and mode not in [one.value for one in known]:
-        raise ValueError(
-            f"autoreset_mode: expected one of {[one.value for one in known]}, got {mode!r}"
-        )
-    return AutoresetMode(mode)
+    known = [one.value for one in (AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP)]
+    name = mode.value if isinstance(mode, AutoresetMode) else mode
+    if not _is_one_of(name, known):
+        raise ValueError(f"autoreset_mode: expected one of {known}, got {mode!r}")
+    return AutoresetMode(name)
+
+
+def _is_one_of(name: Any, known: list[str]) -> bool:
+    return isinstance(name, str) and name in known
 
 
 def _check_array(actions: Any, kind: str, shape: tuple[int, ...] | None) -> None:

@@ -119,6 +119,8 @@ def palette_image(picture: np.ndarray) -> Any:
 
 
 def _checked_path(path: str | os.PathLike) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"path: expected a path, got {path!r}")
     path = Path(path)
     if path.suffix.lower() not in _SUFFIXES:
         raise ValueError(f"path: expected one that ends in {' or '.join(_SUFFIXES)}, got {path}")
@@ -154,6 +156,8 @@ def replaced(path: Path) -> Iterator[Path]:
 
 
 def _random_policy(env: AtariEnv, seed: int | None) -> Policy:
+    if seed is not None:
+        check_count("seed", seed, 0)
     generator, n_actions = np.random.default_rng(seed), int(env.action_space.n)
 
     def act(observation: DictTensor) -> DictTensor:

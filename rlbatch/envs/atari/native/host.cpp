@@ -265,6 +265,10 @@ RLB_API void rlb_batch_send(void* handle, s32 n, const Job* jobs, const Outputs*
   static_cast<HostBatch*>(handle)->send(n, jobs, outputs);
 }
 
+RLB_API s32 rlb_batch_under_way(void* handle) { return static_cast<HostBatch*>(handle)->n_under_way; }
+
+RLB_API void rlb_batch_wait(void* handle, s32 n) { static_cast<HostBatch*>(handle)->wait(n); }
+
 RLB_API void rlb_batch_recv(void* handle, s32 n, s32* ids) {
   static_cast<HostBatch*>(handle)->recv(n, ids);
 }

@@ -68,6 +68,7 @@ struct HostBatch {
   std::deque<std::pair<Job, Outputs>> queue;
   std::deque<s32> finished;
   size_t n_wanted = 0;
+  s32 n_under_way = 0;  // Jobs that were sent and not received; only the caller looks at it.
   std::atomic<bool> is_closing{false};
   std::atomic<size_t> n_queued{0}, n_finished{0};  // Sizes of the above, to be seen without the mutex.
 
@@ -114,12 +115,12 @@ struct HostBatch {
       for (s32 i = 0; i < n; ++i) queue.emplace_back(jobs[i], *outputs);
       n_queued = queue.size();
     }
+    n_under_way += n;
     if (!threads.empty()) has_work.notify_all();
   }
 
-  // Waits for so many jobs, and does some of them; returns their environments in the order in which
-  // they finished.
-  void recv(s32 n, s32* ids) {
+  // Waits for so many jobs, and does some of them.
+  void wait(s32 n) {
     std::unique_lock<std::mutex> lock(mutex);
     n_wanted = static_cast<size_t>(n);
     while (finished.size() < n_wanted) {
@@ -129,11 +130,18 @@ struct HostBatch {
         carry_out_next(lock, own_scratch);
       }
     }
+  }
+
+  // Waits for so many jobs; returns their environments in the order in which they finished.
+  void recv(s32 n, s32* ids) {
+    wait(n);
+    std::lock_guard<std::mutex> lock(mutex);
     for (s32 i = 0; i < n; ++i) {
       ids[i] = finished.front();
       finished.pop_front();
     }
     n_finished = finished.size();
+    n_under_way -= n;
   }
 
   void run(s32 n, const Job* jobs, const Outputs* outputs) {
