@@ -20,6 +20,9 @@ class HostSteps:
 
     def __init__(self, batch: NativeBatch):
         self.batch = batch
+        # What episodes ended with, until it is copied. Kept: two arrays that are made and forgotten
+        # in every step are given back to the system each time, and faulted in anew.
+        self._ends = self._new_frames()
 
     def reset(self, seeds: np.ndarray | None) -> DictTensor:
         """Starts an episode in every environment; with seeds, [n_envs] uint32, from power-on."""
@@ -39,8 +42,8 @@ class HostSteps:
     def step(self, action: torch.Tensor) -> tuple[DictTensor, DictTensor]:
         """Steps all environments, [n_envs] integers; returns what followed, and what to act on."""
         actions = action.numpy()
-        frames, ends = self._new_frames(), self._new_frames()
-        self.batch.run(JobKind.STEP_THROUGH, frames, ends, action=actions)
+        frames = self._new_frames()
+        self.batch.run(JobKind.STEP_THROUGH, frames, self._ends, action=actions)
         after = self._after(actions)
         done = after["done"]
         if not done.any():
@@ -49,7 +52,7 @@ class HostSteps:
         following = {key: array.copy() for key, array in after.items()}
         self._restart(following, done)
         last_frames, ended = frames.copy(), self.batch.results["has_ended"]
-        last_frames[ended] = ends[ended]
+        last_frames[ended] = self._ends[ended]
         after["lives"][ended] = self.batch.results["after_lives"][ended]
         pairs = (last_frames, after), (frames, following)
         first, second = (_tensors({"frame": frame, **rest}) for frame, rest in pairs)
