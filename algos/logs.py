@@ -175,6 +175,6 @@ def _track(folder: Path) -> Any:
         import wandb
     except ImportError as error:
         raise ImportError(
-            "track: expected the package wandb, got none; pip install wandb"
+            "track: expected the package wandb, got none; pip install 'rlbatch[wandb]'"
         ) from error
     return wandb.init(project="rlbatch", name=folder.name, dir=str(folder), sync_tensorboard=True)

@@ -411,8 +411,9 @@ class RL_Agent_CheckDevice(RL_Agent):
             raise DeviceMismatchError("agent.info_device", self._checked_info_device, found, name)
 
     def _check_parameters(self, stage: str) -> None:
-        for name, tensors in _parameters({"": self._checked_agent}, set()):
-            _check(self._checked_device, stage, **{name: tensors})
+        for name, tensors in _tensors_of({"": self._checked_agent}, set()):
+            if name in ("parameters", "buffers"):  # Others may be elsewhere on purpose.
+                _check(self._checked_device, stage, **{name: tensors})
 
 
 # What PyTorch says of tensors on different devices: in general, of an LSTM, and of a convolution.
@@ -420,10 +421,13 @@ _ABOUT_DEVICES = re.compile(r"(expected|same).* device|(weight|bias) type", re.I
 _REGISTRIES = ("_parameters", "_buffers", "_modules")  # Attributes of a `Module`.
 
 
-def _parameters(
+def _tensors_of(
     values: dict[str, Any], seen: set[int], above: str = ""
 ) -> Iterator[tuple[str, dict[str, torch.Tensor]]]:
-    """Yields those of modules and agents, in lists and in attributes of agents too."""
+    """Yields those of modules and agents, in lists and in attributes of agents too.
+
+    Parameters and buffers together, by that name; another tensor by its own, such as `agent.scale`.
+    """
     for path, leaf in pytree.tree_flatten_with_path(values)[0]:
         keys = (str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
         name = above + ".".join(keys)
@@ -432,10 +436,12 @@ def _parameters(
             yield "buffers", dict(leaf.named_buffers(name))
         elif isinstance(leaf, torch.nn.Parameter):
             yield "parameters", {name: leaf}
+        elif isinstance(leaf, torch.Tensor):
+            yield f"agent.{name}", {name: leaf}
         if isinstance(leaf, RL_Agent) and id(leaf) not in seen:
             seen.add(id(leaf))
             attributes = {key: one for key, one in vars(leaf).items() if key not in _REGISTRIES}
-            yield from _parameters(attributes, seen, f"{name}." if name else "")
+            yield from _tensors_of(attributes, seen, f"{name}." if name else "")
 
 
 def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
@@ -450,7 +456,7 @@ def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
         if not _ABOUT_DEVICES.search(str(error)):
             return
         places: dict[str, set[str]] = {}
-        for name, tensors in [*containers.items(), *_parameters({"": agent}, set())]:
+        for name, tensors in [*containers.items(), *_tensors_of({"": agent}, set())]:
             if tensors is not None:
                 found = {str(tensor.device) for tensor in tensors.values()}
                 places.setdefault(name, set()).update(found)

@@ -71,6 +71,24 @@ def test_the_errors_of_many_layers_are_known(model):
     assert "parameters on meta" in "".join(caught.value.__notes__)
 
 
+def test_tensors_that_are_attributes_of_the_agent_are_named():
+    class Scales(CountingAgent):
+        def __init__(self):
+            self.scale = torch.ones(3, device="meta")
+            self.memories = [DictTensor({"mean": torch.ones(3)})]
+
+        def __call__(self, state, observation, agent_info, history=None):
+            torch.lerp(observation["frame"].float(), self.scale, 0.5)
+            raise AssertionError("it has worked")
+
+    with make_batcher(create_agent=Scales) as batcher:
+        batcher.reset()
+        with pytest.raises(RuntimeError) as caught:
+            batcher.execute()
+    said = "state on cpu; agent.scale on meta; agent.memories.0.mean on cpu; "
+    assert said in "".join(caught.value.__notes__)
+
+
 @pytest.mark.parametrize(
     ("said", "is_about_devices"),
     [  # Of CUDA, which is not here.
