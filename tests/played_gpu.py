@@ -144,6 +144,7 @@ class PlayedGPU(TorchDispatchMode):
     Attributes:
         crossings: What has crossed between host and GPU, or from one GPU to another, or made the
             host wait; a line each.
+        most_bytes: Of a tensor that has crossed.
         used: The GPUs on which there were tensors or kernels, or that were asked for streams.
         launches: The kernels that were started, and on which stream, in turn with streams that were
             told to wait for others.
@@ -153,6 +154,7 @@ class PlayedGPU(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.crossings: list[str] = []
+        self.most_bytes = 0
         self.used: set[torch.device] = set()
         self.launches: list[tuple] = []
         self.stream = PlayedStream(self)  # Of all GPUs, which `used` tells apart.
@@ -239,16 +241,16 @@ class PlayedGPU(TorchDispatchMode):
         """Notes a copy from one device to another; returns where the copy is."""
         if name.startswith("aten._to_copy."):
             source = args[0].device
-            pairs = [(source if device is None else _indexed(device), source)]
+            pairs = [(source if device is None else _indexed(device), args[0])]
         else:
             targets, sources = (pytree.tree_leaves(one) for one in args[:2])
             pairs = [
-                (target.device, source.device)
-                for target, source in zip(targets, sources, strict=True)
+                (target.device, source) for target, source in zip(targets, sources, strict=True)
             ]
         for to, source in pairs:
-            if to != source:
-                where = "host" if to == CPU else "GPU" if source == CPU else "other GPU"
+            if to != source.device:
+                where = "host" if to == CPU else "GPU" if source.device == CPU else "other GPU"
+                self.most_bytes = max(self.most_bytes, source.nbytes)
                 self.cross(f"{name}, to the {where}")
         return pairs[0][0]
 

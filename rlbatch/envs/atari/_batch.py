@@ -1,6 +1,7 @@
 """What batches of environments have in common, on a CPU and on a GPU: who plays what, and states.
 
-A state is a header that says whose it is, and the core's bytes.
+A state is a header that says whose it is, and the core's bytes. States stay where they are: of many
+environments on a GPU they are gigabytes.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ import dataclasses
 import functools
 import hashlib
 import json
-import zlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,8 +21,9 @@ from rlbatch.envs.atari.games import SCREEN_WIDTH, Game
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.errors import ShapeError
 
-_HEADER = np.dtype([("owner", np.uint64), ("checksum", np.uint32), ("reserved", np.uint32)])
-_STATE_VERSION = 2
+HEADER_BYTES = 16  # Two int64: whose it is, and a checksum of the bytes after them.
+_STATE_VERSION = 3
+_CHECKED_AT_ONCE = 1 << 24  # Bytes; meanwhile twice as many are taken.
 
 
 class Batch:
@@ -35,10 +36,13 @@ class Batch:
         game_of: The game of each environment.
         actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
         shape: [n_envs, *observation_shape].
+        device: Where they and their states are.
 
     Raises:
         TypeError, ValueError: An argument, or an option for one of the games, is out of range.
     """
+
+    device = torch.device("cpu")
 
     def __init__(self, games: Sequence[Game], n_envs: int, settings: Settings):
         check_count("n_envs", n_envs, 1)
@@ -86,42 +90,43 @@ class Batch:
 
     # --- States: a header that says whose they are, and the core's bytes. ---
 
-    def _states(self, n: int, n_bytes: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns memory for states, and the part of it for the core's bytes."""
-        states = np.empty((n, _HEADER.itemsize + n_bytes), np.uint8)
-        return states, states[:, _HEADER.itemsize :]
-
-    def _write_headers(self, ids: list[int], states: np.ndarray) -> None:
-        for row, number in zip(states, ids, strict=True):
-            header = row[: _HEADER.itemsize].view(_HEADER)
-            header["owner"], header["reserved"] = self._owner(number), 0
-            header["checksum"] = zlib.crc32(row[_HEADER.itemsize :])
+    def write_headers(self, ids: list[int], states: torch.Tensor) -> None:
+        """Writes the headers of states [n, n_bytes] uint8, of whose bytes they tell."""
+        headers = torch.stack([self._owners(ids), _checksums(states[:, HEADER_BYTES:])], dim=1)
+        states[:, :HEADER_BYTES] = headers.view(torch.uint8)
 
     def _bodies(
-        self, ids: list[int], states: np.ndarray, n_bytes: int, seeds: np.ndarray | None
-    ) -> np.ndarray:
-        n_bytes += _HEADER.itemsize
-        if states.shape != (len(ids), n_bytes) or states.dtype != np.uint8:
+        self, ids: list[int], states: torch.Tensor, n_bytes: int, seeds: np.ndarray | None
+    ) -> torch.Tensor:
+        """Returns the core's bytes of states, [n, n_bytes] uint8; of new seeds if there are any.
+
+        Raises:
+            ShapeError: The states are of another shape or dtype.
+            ValueError: One is damaged, or of another game, other options or another version.
+        """
+        expected = len(ids), HEADER_BYTES + n_bytes
+        if states.shape != expected or states.dtype != torch.uint8:
             raise ShapeError(
-                f"states: expected {(len(ids), n_bytes)} uint8, got {states.shape} {states.dtype}"
+                f"states: expected {expected} uint8, got {tuple(states.shape)} {states.dtype}"
             )
-        states = np.ascontiguousarray(states)
-        for row, number in zip(states, ids, strict=True):
-            header, body = row[: _HEADER.itemsize].view(_HEADER)[0], row[_HEADER.itemsize :]
-            if header["owner"] != self._owner(number):
+        states = states.to(self.device).contiguous()
+        bodies = states[:, HEADER_BYTES:]
+        headers = states[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
+        owners, checksums = headers.view(torch.int64).T
+        is_own, is_whole = owners == self._owners(ids), checksums == _checksums(bodies)
+        for number, own, whole in zip(ids, is_own.tolist(), is_whole.tolist(), strict=True):
+            if not own:
                 raise ValueError(
                     f"states: expected one of {self.game_of[number].name} with the options of "
                     f"environment {number}, got one of another game, "
                     "of other options, of another list of actions, or of another version"
                 )
-            if header["checksum"] != zlib.crc32(body):
+            if not whole:
                 raise ValueError("states: expected one as it was saved, got one that was changed")
-        bodies = states[:, _HEADER.itemsize :]
-        if seeds is not None:
-            bodies, library = bodies.copy(), load_library()
-            for body, seed in zip(bodies, seeds, strict=True):
-                library.rlb_reseed(body.ctypes.data, int(seed))
-        return bodies
+        return bodies if seeds is None else _reseeded(bodies, seeds)
+
+    def _owners(self, ids: list[int]) -> torch.Tensor:
+        return torch.tensor([self._owner(one) for one in ids], dtype=torch.int64).to(self.device)
 
     def _owner(self, number: int) -> int:
         return _owner(self.game_of[number], tuple(self.actions), self.settings)
@@ -134,7 +139,41 @@ def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     options = dataclasses.asdict(settings)
     del options["full_action_space"]  # What matters of it are the actions.
     text = json.dumps([played, actions, _STATE_VERSION, options])
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little")
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
+
+
+def _checksums(bodies: torch.Tensor) -> torch.Tensor:
+    """Returns a checksum of each row of [n, n_bytes] uint8, as int64; the same on every device.
+
+    It is the sum of 32-bit words, each times an odd number of its own, modulo 2^64. So no change of
+    a single word leaves it as it was.
+    """
+    if not bodies.numel():
+        return torch.zeros(len(bodies), dtype=torch.int64, device=bodies.device)
+    if bodies.shape[1] % 4 or bodies.storage_offset() % 4:
+        bodies = torch.nn.functional.pad(bodies, (0, -bodies.shape[1] % 4))
+    n_words = bodies.shape[1] // 4
+    places = torch.arange(n_words, device=bodies.device)
+    factors = (2 * places + 1) * _ODD
+    parts = bodies.split(max(1, _CHECKED_AT_ONCE // bodies.shape[1]))
+    return torch.cat([(part.view(torch.int32) * factors).sum(1) for part in parts])
+
+
+# 2^64 divided by the golden ratio, as a number with a sign (Knuth, The Art of Computer Programming,
+# vol. 3, 6.4).
+_ODD = 0x9E3779B97F4A7C15 - (1 << 64)
+
+
+def _reseeded(bodies: torch.Tensor, seeds: np.ndarray) -> torch.Tensor:
+    """Returns copies of a core's bytes with other seeds, which are in their first part."""
+    library = load_library()
+    n_bytes = library.rlb_size_of(b"Reseeded")
+    firsts = bodies[:, :n_bytes].cpu().numpy().copy()
+    for first, seed in zip(firsts, seeds, strict=True):
+        library.rlb_reseed(first.ctypes.data, int(seed))
+    bodies = bodies.clone()
+    bodies[:, :n_bytes] = torch.from_numpy(firsts).to(bodies.device)
+    return bodies
 
 
 def _check_fits(settings: Settings, games: Sequence[Game]) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from rlbatch.envs.atari import build, device_code
-from rlbatch.envs.atari._batch import Batch
+from rlbatch.envs.atari._batch import HEADER_BYTES, Batch
 from rlbatch.envs.atari._native_batch import NativeBatch
 from rlbatch.envs.atari._options import (
     GameSpec,
@@ -20,7 +20,7 @@ from rlbatch.envs.atari._options import (
     game_spec,
     native_options,
 )
-from rlbatch.envs.atari.games import Game
+from rlbatch.envs.atari.games import RAM_BYTES, Game
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import read_rom
 from rlbatch.errors import CallOrderError
@@ -355,11 +355,11 @@ class DeviceBatch(Batch):
 
     # --- Looking in; these wait for the device. ---
 
-    def ram(self, ids: list[int]) -> np.ndarray:
+    def ram(self, ids: list[int]) -> torch.Tensor:
         """Returns copies of the RAMs, [n, 128] uint8."""
         self.check_idle("get_ram")
         begin = self._kernels[0].sizes["ram_at"]
-        return self._shared["states"][ids, begin : begin + 128].cpu().numpy()
+        return self._shared["states"][ids, begin : begin + RAM_BYTES]
 
     def render(self, ids: list[int]) -> np.ndarray:
         """Returns the pictures on the screens, [n, height, 160, 3] uint8; see `NativeBatch`.
@@ -389,23 +389,23 @@ class DeviceBatch(Batch):
         batch.restore(list(range(len(ids))), self.save(ids))
         return batch
 
-    def save(self, ids: list[int]) -> np.ndarray:
+    def save(self, ids: list[int]) -> torch.Tensor:
         """Returns the states of some environments, [n, n_bytes] uint8; see `NativeBatch`."""
         self.check_idle("get_state")
         saved = self._bytes(len(ids), self._state_bytes())
         self._per_state("rlb_save", ids, saved)
-        states, bodies = self._states(*saved.shape)
-        torch.from_numpy(bodies).copy_(saved)
-        self._write_headers(ids, states)
+        states = torch.cat([self._bytes(len(ids), HEADER_BYTES), saved], dim=1)
+        self.write_headers(ids, states)
         return states
 
-    def restore(self, ids: list[int], states: np.ndarray, seeds: np.ndarray | None = None) -> None:
+    def restore(
+        self, ids: list[int], states: torch.Tensor, seeds: np.ndarray | None = None
+    ) -> None:
         """Writes states that `save`, here or on the CPU, returned; see `NativeBatch`."""
         self.check_idle("set_state")
-        bodies = self._bodies(ids, states, self._state_bytes(), seeds)
-        uploaded = self.uploaded(bodies)
+        bodies = self._bodies(ids, states, self._state_bytes(), seeds).contiguous()
         with self.left_whole("set_state"):
-            self._per_state("rlb_restore", ids, uploaded)
+            self._per_state("rlb_restore", ids, bodies)
 
     def _per_state(self, name: str, ids: list[int], bodies: torch.Tensor) -> None:
         if len(self._in_turn) == 1:  # Without a copy: of many environments these are gigabytes.

@@ -18,9 +18,10 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 
 from rlbatch._memory import free_memory
-from rlbatch.envs.atari._batch import Batch
+from rlbatch.envs.atari._batch import HEADER_BYTES, Batch
 from rlbatch.envs.atari._options import (
     MOST_THREADS,
     GameSpec,
@@ -351,14 +352,14 @@ class NativeBatch(Batch):
 
     # --- Looking in, while no job is under way. ---
 
-    def ram(self, ids: list[int]) -> np.ndarray:
+    def ram(self, ids: list[int]) -> torch.Tensor:
         """Returns copies of the RAMs, [n, 128] uint8."""
         out = np.empty((len(ids), RAM_BYTES), np.uint8)
         with self._idle("get_ram"):
             for row, number in zip(out, ids, strict=True):
                 address = self._library.rlb_batch_ram(self._handle, number)
                 ctypes.memmove(row.ctypes.data, address, RAM_BYTES)
-        return out
+        return torch.from_numpy(out)
 
     def render(self, ids: list[int]) -> np.ndarray:
         """Returns the pictures on the screens, [n, height, 160, 3] uint8.
@@ -388,17 +389,20 @@ class NativeBatch(Batch):
 
     # --- States. ---
 
-    def save(self, ids: list[int]) -> np.ndarray:
+    def save(self, ids: list[int]) -> torch.Tensor:
         """Returns the states of some environments, [n, n_bytes] uint8."""
         with self._idle("get_state"):
             n_bytes = self._library.rlb_batch_state_size(self._handle)
-            states, bodies = self._states(len(ids), n_bytes)
-            for body, number in zip(bodies, ids, strict=True):
-                self._library.rlb_batch_save(self._handle, number, body.ctypes.data)
-        self._write_headers(ids, states)
+            rows = np.empty((len(ids), HEADER_BYTES + n_bytes), np.uint8)
+            for row, number in zip(rows, ids, strict=True):
+                self._library.rlb_batch_save(self._handle, number, row[HEADER_BYTES:].ctypes.data)
+        states = torch.from_numpy(rows)
+        self.write_headers(ids, states)
         return states
 
-    def restore(self, ids: list[int], states: np.ndarray, seeds: np.ndarray | None = None) -> None:
+    def restore(
+        self, ids: list[int], states: torch.Tensor, seeds: np.ndarray | None = None
+    ) -> None:
         """Writes states that `save` returned, for the same games and options.
 
         Args:
@@ -412,7 +416,7 @@ class NativeBatch(Batch):
         """
         with self._idle("set_state"):
             n_bytes = self._library.rlb_batch_state_size(self._handle)
-            bodies = self._bodies(ids, states, n_bytes, seeds)
+            bodies = self._bodies(ids, states, n_bytes, seeds).numpy()
             for body, number in zip(bodies, ids, strict=True):
                 self._library.rlb_batch_restore(self._handle, number, body.ctypes.data)
 

@@ -268,7 +268,7 @@ class AtariEnv(VecEnv):
         return self._steps.observe()
 
     def get_ram(self, ids: Any = None) -> torch.Tensor:
-        """Returns the consoles' RAM, [len(ids), 128] uint8; a copy.
+        """Returns the consoles' RAM, [len(ids), 128] uint8 on the environment's device; a copy.
 
         Args:
             ids: Numbers of environments; None for all.
@@ -278,7 +278,7 @@ class AtariEnv(VecEnv):
             TypeError, ValueError: `ids` are not numbers of environments.
         """
         self._check_was_reset("get_ram")
-        return torch.from_numpy(self._batch.ram(self._batch.ids(ids))).to(self.device)
+        return self._batch.ram(self._batch.ids(ids))
 
     def render(self, ids: Any = None) -> torch.Tensor:
         """Returns the pictures on the screens, [len(ids), height, 160, 3] uint8 RGB.
@@ -298,7 +298,7 @@ class AtariEnv(VecEnv):
         return torch.from_numpy(self._batch.render(self._batch.ids(ids))).to(self.device)
 
     def get_state(self, ids: Any = None) -> torch.Tensor:
-        """Returns all that environments are made of, [len(ids), n_bytes] uint8.
+        """Returns all that environments are made of, [len(ids), n_bytes] uint8, on their device.
 
         Console, episode, stack of observations and random streams: from a state that is set, equal
         actions lead to equal results. A state belongs to its game, to the list of actions, to this
@@ -312,7 +312,7 @@ class AtariEnv(VecEnv):
             TypeError, ValueError: `ids` are not numbers of environments.
         """
         self._check_was_reset("get_state")
-        return torch.from_numpy(self._batch.save(self._batch.ids(ids))).to(self.device)
+        return self._batch.save(self._batch.ids(ids))
 
     def set_state(
         self, states: torch.Tensor, ids: Any = None, *, seed: int | Sequence[int] | None = None
@@ -320,8 +320,8 @@ class AtariEnv(VecEnv):
         """Puts environments where others, or they themselves, have been; see `get_state`.
 
         Args:
-            states: [len(ids), n_bytes], from `get_state` of an environment with the same game and
-                options. To branch, repeat a row.
+            states: [len(ids), n_bytes] on any device, from `get_state` of an environment with the
+                same game and options. To branch, repeat a row.
             ids: Numbers of environments; None for all.
             seed: Of the random streams from here on, sticky actions for instance; or one per
                 environment. None: those of the states go on, so that branches of one state draw the
@@ -339,7 +339,7 @@ class AtariEnv(VecEnv):
             raise TypeError(f"states: expected a tensor, got {type(states).__name__}")
         numbers = self._batch.ids_once(ids)
         seeds = None if seed is None or not numbers else _seeds(seed, len(numbers))
-        self._batch.restore(numbers, states.cpu().numpy(), seeds)
+        self._batch.restore(numbers, states, seeds)
 
     def from_ale(self, ale: Any, ids: Any = None) -> None:
         """Puts environments where a console of ale-py is, as if their episodes began there.

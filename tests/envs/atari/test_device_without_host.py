@@ -6,7 +6,6 @@ import gc
 from typing import Any
 
 import ale_py
-import numpy as np
 import pytest
 import torch
 
@@ -211,10 +210,24 @@ def test_states_that_are_set_in_part_have_to_be_followed_by_a_reset(
         raise torch.OutOfMemoryError
 
     with monkeypatch.context() as context:  # Before there was a kernel.
-        context.setattr(env._batch, "uploaded", full)
+        context.setattr(env._batch, "_bodies", full)
         with pytest.raises(torch.OutOfMemoryError):
             env.set_state(state)
     assert torch.equal(env.get_state(), state)
+
+
+@pytest.mark.parametrize("games", [["pong"], ["pong", "breakout"]])
+def test_states_stay_on_the_gpu(played_gpu: PlayedGPU, games: list[str]) -> None:
+    env = AtariEnv(games=games, n_envs=4, device=GPU, seed=0)
+    env.reset()
+    played_gpu.most_bytes = 0
+    states, ram = env.get_state(), env.get_ram()
+    env.set_state(states)
+    env.set_state(states[[2]], [0])
+    assert {states.device, ram.device} == {GPU}
+    assert 0 < played_gpu.most_bytes <= 8 * env.n_envs()  # Numbers of environments and the like.
+    env.set_state(states, seed=3)
+    assert played_gpu.most_bytes < states.nbytes / 10  # The first part of each.
 
 
 def test_memory_that_runs_out_leaves_environments_as_they_are(
@@ -388,8 +401,8 @@ def test_a_picture_that_is_lost_is_reported(make: MakeEnv) -> None:
     body = states[:, -batch._state_bytes() :]
     begin = sum(sizes[part] for part in ("State", "Generators", "Mt19937", "Episode"))
     screens = body[:, begin : begin + 2 * sizes["Image"]]
-    screens[:] = np.random.default_rng(0).integers(0, 256, screens.shape)
-    batch._write_headers([1], states)
+    screens[:] = torch.randint(256, screens.shape, dtype=torch.uint8).to(states.device)
+    batch.write_headers([1], states)
     batch.restore([1], states)
     with pytest.raises(RuntimeError, match="memory of a picture"):
         env.get_state()

@@ -74,6 +74,9 @@ const u8* gray_of(const HostConsole& c) {
 }  // namespace
 
 // Bytes of a structure, for those who describe it elsewhere as well or have to make room; 0 for others.
+// Bytes of a saved environment, up to the last that `rlb_reseed` writes.
+constexpr size_t kReseeded = sizeof(State) + sizeof(Generators) + sizeof(Mt19937);
+
 RLB_API s64 rlb_size_of(const char* name) {
   const std::pair<const char*, size_t> sizes[] = {
       {"Config", sizeof(Config)},   {"GameSpec", sizeof(GameSpec)},
@@ -81,7 +84,7 @@ RLB_API s64 rlb_size_of(const char* name) {
       {"Job", sizeof(Job)},         {"Outputs", sizeof(Outputs)},
       {"Resize", sizeof(Resize)},   {"Slot", sizeof(Slot)},
       {"State", sizeof(State)},     {"Scratch", Scratch::kBytes},
-      {"PowerOn", sizeof(PowerOn)},
+      {"PowerOn", sizeof(PowerOn)}, {"Reseeded", kReseeded},
   };
   for (const auto& [known, size] : sizes) {
     if (!std::strcmp(known, name)) return static_cast<s64>(size);
