@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection, Pipe
 
 from rlbatch._memory import SharedBytes, dup
 
-# There is one message at a time in a pipe, with some bytes around it, and a descriptor. Twice as
-# much as systems count for what they hold themselves.
+# A pipe holds one message at a time, and perhaps a descriptor; systems count more bytes for them
+# than they have.
 _MOST_BYTES = 1 << 15
 _BUFFER_BYTES = 4 * _MOST_BYTES
 

@@ -73,10 +73,10 @@ const u8* gray_of(const HostConsole& c) {
 
 }  // namespace
 
-// Bytes of a structure, for those who describe it elsewhere as well or have to make room; 0 for others.
 // Bytes of a saved environment, up to the last that `rlb_reseed` writes.
 constexpr size_t kReseeded = sizeof(State) + sizeof(Generators) + sizeof(Mt19937);
 
+// Bytes of a structure, for those who describe it elsewhere as well or have to make room; 0 for others.
 RLB_API s64 rlb_size_of(const char* name) {
   const std::pair<const char*, size_t> sizes[] = {
       {"Config", sizeof(Config)},   {"GameSpec", sizeof(GameSpec)},
