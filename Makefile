@@ -9,13 +9,17 @@ ARGS ?=
 BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor learning
 
 .DELETE_ON_ERROR:
-.PHONY: train test slow check conformance sanitize bench gpu docs clean
+.PHONY: train test oldest slow check conformance sanitize bench gpu docs clean
 
 train: .venv/.installed  ## Train the REINFORCE example: make train ARGS="--seed 1"
 	$(BIN)/python -m algos.reinforce $(ARGS)
 
 test: .venv/.installed  ## The fast CPU tests and the doctests, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n 2 --dist loadfile $(ARGS)
+
+oldest: .venv/.installed  ## The same with the oldest versions of what it depends on
+	$(BIN)/pip install --quiet --no-deps --upgrade --target build/oldest -r oldest.txt
+	PYTHONPATH=$(CURDIR)/build/oldest $(MAKE) test
 
 slow: .venv/.installed  ## The slow CPU tests; one may take 20 minutes
 	$(BIN)/pytest -m "slow and not gpu" -o faulthandler_timeout=1200 $(ARGS)
