@@ -20,7 +20,7 @@ from rlbatch._memory import SharedBytes, dup
 
 # A pipe holds one message at a time, and perhaps a descriptor; systems count more bytes for them
 # than they have.
-_MOST_BYTES = 1 << 15
+_MOST_BYTES = 1 << 16
 _BUFFER_BYTES = 4 * _MOST_BYTES
 
 Message = bytes | SharedBytes

@@ -6,7 +6,7 @@ import pytest
 
 from rlbatch._pipe import as_message, new_pipe, received_message, send_message
 
-FITS = 1 << 15  # Bytes that a pipe takes.
+FITS = 1 << 16  # Bytes that a pipe takes.
 
 
 @pytest.mark.parametrize("n_bytes", [1, FITS, FITS + 1, 10**7])
