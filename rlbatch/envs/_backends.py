@@ -273,9 +273,7 @@ class Vector:
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         if self._mode is AutoresetMode.DISABLED and self._ended.any():
             self.restart(np.flatnonzero(self._ended).tolist())
-        rows = np.zeros(self.n_envs, np.int64)
-        rows[numbers] = np.arange(len(numbers))
-        batch = assemble(self.action_space, iter([array[rows] for array in actions]))
+        batch = assemble(self.action_space, iter(self._for_all(numbers, actions)))
         try:
             self._observation, *rest, info = self.env.step(batch)
         except (Exception, SystemExit) as error:
@@ -292,7 +290,8 @@ class Vector:
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP:
             self._write_final(frames, numbers, info)
-        return Result(frames, reward[numbers], terminated[numbers], truncated[numbers])
+        columns = (_rows_of(column, numbers) for column in (reward, terminated, truncated))
+        return Result(frames, *columns)
 
     def close(self) -> None:
         self.env.close()
@@ -316,13 +315,21 @@ class Vector:
             return
         self._reset(seed=int(seeds[0]) % (2**31 - self.n_envs))  # Some count on from there.
 
+    def _for_all(self, numbers: Sequence[int], actions: list[np.ndarray]) -> list[np.ndarray]:
+        """Returns an action for every environment: a copy, in which it may write."""
+        if len(numbers) == self.n_envs:
+            return [array.copy() for array in actions]
+        rows = np.zeros(self.n_envs, np.int64)
+        rows[numbers] = np.arange(len(numbers))
+        return [array[rows] for array in actions]
+
     def _frames(self, numbers: Sequence[int]) -> Arrays:
         """Returns copies: a vector environment may write the next observation over this one."""
         frames = {}
         for key, leaf in self.observation_leaves.items():
             frame = np.asarray(leaf.of(self._observation))
             _check(key, leaf, frame, (self.n_envs, *leaf.shape))
-            frames[key] = cast(key, leaf, frame[numbers])
+            frames[key] = cast(key, leaf, _rows_of(frame, numbers))
         return frames
 
     def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
@@ -353,6 +360,13 @@ class Vector:
         number = _failed(self.env.unwrapped, error)
         if number is not None:
             add_environment_note(error, number)
+
+
+def _rows_of(array: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
+    """Returns a copy of the rows of some environments, whose numbers rise."""
+    if len(numbers) == len(array):
+        return array.copy()  # A tenth of the time.
+    return array[numbers]
 
 
 def _failed(env: VectorEnv, error: BaseException) -> int | None:
