@@ -160,18 +160,22 @@ def test_a_complex_action_is_refused():
         acting(spaces.Box(-1, 1, (1,), np.float32), torch.tensor([[0.5 + 2j]]))
 
 
-def test_an_environment_that_writes_into_its_action_does_not_change_last_action():
+@pytest.mark.parametrize("backend", ["list", "sync-SAME_STEP"])
+def test_an_environment_that_writes_into_its_action_does_not_change_last_action(backend):
     class Clips(CountingGym):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Box(-1, 1, (2,))
+
         def step(self, action):
             action *= 0
             return super().step(action)
 
-    env = Clips()
-    env.action_space = spaces.Box(-1, 1, (2,))
-    vec_env, sent = GymEnv([env]), torch.ones(1, 2)
+    clips = Clips()
+    vec_env, sent = GymEnv(gym_env(backend, [lambda: clips])), torch.ones(1, 2)
     vec_env.reset()
     (after, _), _ = vec_env.step(DictTensor({"action": sent}))
-    assert env.actions[0].tolist() == [0, 0]
+    assert clips.actions[0].tolist() == [0, 0]
     assert after["last_action"].tolist() == sent.tolist() == [[1, 1]]
 
 
