@@ -17,7 +17,7 @@ train: .venv/.installed  ## Train the REINFORCE example: make train ARGS="--seed
 test: .venv/.installed  ## The fast CPU tests and the doctests, on two cores
 	OMP_NUM_THREADS=1 $(BIN)/pytest -m "not gpu and not slow" -n 2 --dist loadfile $(ARGS)
 
-oldest: .venv/.installed  ## The same with the oldest versions of what it depends on
+oldest: .venv/.installed  ## The same with old versions of what it depends on
 	$(BIN)/pip install --quiet --no-deps --upgrade --target build/oldest -r oldest.txt
 	PYTHONPATH=$(CURDIR)/build/oldest $(MAKE) test
 
@@ -37,7 +37,7 @@ sanitize: .venv/.installed  ## Less of the same, with the address and undefined-
 	$(BIN)/python -m scripts.conformance --sanitize $(ARGS)
 	$(BIN)/python -m scripts.conformance --sanitize --interpret $(ARGS)
 
-bench: .venv/.installed  ## Every benchmark, one after the other
+bench: .venv/.installed  ## The benchmarks that need no GPU, one after the other
 	@set -e; for name in $(BENCHMARKS); do $(BIN)/python -m benchmarks.$$name $(ARGS); done
 
 gpu: .venv/.installed  ## The tests that need a CUDA device; without one this fails

@@ -1,4 +1,4 @@
-"""What decides on random numbers and sums, in this process; all of it is global."""
+"""Global settings of this process on which random numbers and rounding depend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Trajectories from agents and environments, acquired on a chosen device."""
+"""Collects trajectories for reinforcement learning in PyTorch.
+
+`RL_Batcher` runs an `RL_Agent` in environments (a `VecEnv`, such as `rlbatch.envs.GymEnv`) and
+returns `Trajectories`; `replay_agent` runs the agent over them again, with gradients. The guide
+begins in docs/index.md.
+"""
 
 from rlbatch import returns
 from rlbatch._named_tensors import masked_tensor

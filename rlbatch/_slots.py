@@ -215,7 +215,7 @@ class SlotWriter:
         self._after = _Part("_observation", layout.observation.keys(), slice(n + n_actions, None))
 
     def version(self) -> int:
-        """Returns how often the slots were changed in place, but for what NumPy wrote."""
+        """Returns how often the slots were changed in place, except for what NumPy wrote."""
         return self.lengths._version  # All are views of one block, which share a counter.
 
     def clear(self) -> None:

@@ -67,7 +67,7 @@ class TorchSettings(NamedTuple):
 
     @classmethod
     def of_the_caller(cls, num_threads: int) -> TorchSettings:
-        """Returns those of this process, but for the number of threads."""
+        """Returns those of this process, except for the number of threads."""
         precision = None
         with contextlib.suppress(RuntimeError):
             precision = torch.get_float32_matmul_precision()

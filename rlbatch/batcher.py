@@ -1,4 +1,4 @@
-"""The batcher: agents in environments, in several processes, giving trajectories."""
+"""Runs agents in environments, in processes or in the caller's, and returns trajectories."""
 
 from __future__ import annotations
 
@@ -110,17 +110,16 @@ class RL_Batcher:
             mode for a debugger, and for environments on a GPU.
         seeds: An int from which all seeds follow; those of the environments do not depend on
             `n_processes`, what agents draw does. Or one int per process or per environment.
-        agent_info: One row in the form that `reset()` takes; it stands in for an `agent_info`
-            that is left out there. None or empty for agents without.
+        agent_info: One row, in the form that `reset()` takes, used for all environments where
+            `reset` is given none. None or empty for agents without.
         env_info: The same for the environments.
         agent_seeds: One per process, given to `RL_Agent.seed`, or an int; None to leave it out.
         device: Where trajectories are stored. Observations have to come from there and actions
             go there.
         info_device: Where agents find `agent_info`.
-        num_threads: Of torch in each process; 0 processes use the caller's.
-        timeout: How long a worker may stay without an answer, in seconds, before the batcher
-            takes it for stuck; at least a minute for what it imports when it starts. None waits as
-            long as the process lives.
+        num_threads: Of torch in each process; with 0 processes the caller's setting holds.
+        timeout: Seconds that a worker may take to answer before it counts as stuck; at least a
+            minute for what it imports when it starts. None waits as long as the process lives.
 
     Raises:
         TypeError: `create_env` or `create_agent` is not a function, or returns something else; an
@@ -345,7 +344,7 @@ class RL_Batcher:
             TypeError, ValueError: `timeout` is not a number of at least 0.
             WorkerTimeoutError: It took longer than that; nothing is lost, and `get` may be called
                 again. The message holds the stacks of the workers that are busy.
-            WorkerError: A worker failed; the batcher is of no more use.
+            WorkerError: A worker failed; the batcher cannot be used any more.
         """
         self._expect(_State.EXECUTING, to="get")
         check_timeout(timeout)
@@ -401,7 +400,7 @@ class RL_Batcher:
 
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
-            WorkerError: A worker failed; the batcher is of no more use.
+            WorkerError: A worker failed; the batcher cannot be used any more.
         """
         self._expect(_State.EXECUTING, to="pending")
         self._collect(None, blocking=False)

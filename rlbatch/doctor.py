@@ -131,7 +131,7 @@ def check_headers() -> Finding:
         folder = Path(root, "include")
         if (folder / "cuda_runtime.h").exists():
             return Finding(True, str(folder))
-    return Finding(None, "none: not needed here, but for CuPy's own kernels", _CUDA_EXTRA)
+    return Finding(None, "none: not needed here, except for CuPy's own kernels", _CUDA_EXTRA)
 
 
 def check_cupy() -> Finding:

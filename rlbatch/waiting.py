@@ -30,7 +30,7 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         ValueError: There is no batcher, or `timeout` is negative.
         CallOrderError: One is not between `execute` and `get`.
         WorkerTimeoutError: It took longer than that; nothing is lost.
-        WorkerError: A worker failed; its batcher, which a note names, is of no more use.
+        WorkerError: A worker failed; its batcher, which a note names, cannot be used any more.
 
     Example:
         >>> import gymnasium

@@ -174,6 +174,13 @@ def test_the_tree_of_the_readme_is_the_one_that_is_there():
     assert modules <= set(found), "a public module is missing"
 
 
+@pytest.mark.parametrize("page", ["changelog", "reinforce", "a2c", "dqn", "ppo"])
+def test_a_page_that_includes_a_file_names_one_that_is_there(page):
+    name = f"docs/{page}.md"
+    (path,) = re.findall(r'^--8<-- "(.*)"$', PAGES[name].read_text(), re.MULTILINE)
+    assert (ROOT / path).is_file()
+
+
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text()
     for name in PAGES.keys() - {"README.md"}:

@@ -1,1 +1,1 @@
-"""Advantage actor-critic, in step or off-policy with V-trace."""
+"""Advantage actor-critic, synchronous, or off-policy with V-trace."""

@@ -6,7 +6,7 @@ Source:
     2016, arXiv:1506.02438.
     Espeholt et al., IMPALA, 2018, arXiv:1802.01561, for V-trace.
 
-What differs from them stands in README.md.
+README.md lists what differs from them.
 """
 
 from __future__ import annotations

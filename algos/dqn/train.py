@@ -5,7 +5,7 @@ Source:
     van Hasselt et al., Deep reinforcement learning with double Q-learning, 2015, arXiv:1509.06461.
     Schaul et al., Prioritized experience replay, 2015, arXiv:1511.05952.
 
-What differs from them stands in README.md.
+README.md lists what differs from them.
 """
 
 from __future__ import annotations

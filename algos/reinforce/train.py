@@ -5,7 +5,7 @@ Source:
     learning, 1992, https://doi.org/10.1007/BF00992696.
     Sutton and Barto, Reinforcement Learning: An Introduction, 2nd ed., 13.3 and 13.4.
 
-What differs from them stands in README.md.
+README.md lists what differs from them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A `VecEnv` as a vector environment of Gymnasium: the way back from `GymEnvInf`."""
+"""A `VecEnv` as a vector environment of Gymnasium: the inverse of `GymEnvInf`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
     hold `final_obs` as well, what the actions led to, in the form of the observations, and
     `_final_obs` [n_envs] bool, which is `terminations | truncations`. So
     `infos["episode_return"][infos["_final_obs"]]` are the scores of the episodes that have ended
-    (but for `AtariEnv` with `life_loss_info`, whose games go on there). There is no `final_info`.
+    (not of `AtariEnv` with `life_loss_info`, whose games go on there). There is no `final_info`.
 
     `reset` takes a `seed` if the environment has a method of that name: an int, which is spread
     over the environments as `rlbatch.seeding.env_seeds` does it, or one for each of them. And it

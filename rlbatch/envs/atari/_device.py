@@ -269,7 +269,7 @@ class DeviceBatch(Batch):
         """Launches kernels that only together leave the environments as others may find them.
 
         Raises:
-            CallOrderError: It is closed; or, but for a reset, an exception has come between such
+            CallOrderError: It is closed; or, except for a reset, an exception has come between such
                 kernels before: Ctrl-C, or memory that ran out.
         """
         self.check_open(where)

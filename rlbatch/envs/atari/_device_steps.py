@@ -100,7 +100,7 @@ class DeviceSteps:
             return self._current()
 
     def _after(self, action: torch.Tensor) -> Tensors:
-        """Returns what a step led to, but for frames."""
+        """Returns what a step led to, except for frames."""
         results = self.batch.results
         terminated, truncated = results["terminated"].clone(), results["truncated"].clone()
         return {
@@ -119,7 +119,7 @@ class DeviceSteps:
     def _restarted(
         self, after: Tensors, ended: torch.Tensor, initial: torch.Tensor | None = None
     ) -> Tensors:
-        """Returns what to act on after what a step led to, but for frames."""
+        """Returns what to act on after what a step led to, except for frames."""
         done = after["done"]
         following = {
             key: after[key].masked_fill(done, 0)

@@ -96,7 +96,7 @@ class HostSteps:
         return array if array.flags.c_contiguous else self._new_frames()
 
     def _after(self, actions: np.ndarray) -> Arrays:
-        """Returns what a step led to, but for frames; lives are those after a reset."""
+        """Returns what a step led to, except for frames; lives are those after a reset."""
         results = self.batch.results
         terminated, truncated = results["terminated"].copy(), results["truncated"].copy()
         return {
@@ -113,7 +113,7 @@ class HostSteps:
         }
 
     def _restart(self, following: Arrays, done: np.ndarray) -> None:
-        """Turns what led to an end into what an episode begins with, but for frames."""
+        """Turns what led to an end into what an episode begins with, except for frames."""
         for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action"):
             following[key][done] = 0
         following["initial_state"][done] = True

@@ -110,7 +110,7 @@ class NativeBatch(Batch):
             All threads find them, and end with that: the caller's alone steps.
 
     Attributes:
-        results: [n_envs] per name, written by every job but for the observations; environment i
+        results: [n_envs] per name, written by every job except for the observations; environment i
             has row i. They are written over by the next job. See NOTE [ results of a step that
             resets ] in `native/host_batch.h`.
 

@@ -349,7 +349,7 @@ def grid_options(game: Game) -> tuple[str, ...]:
 def grid_kernels(game: Game) -> Kernels:
     """Returns kernels of a game for a grid that the CPU plays, compiled first where necessary.
 
-    One library is for all games, but for those whose program is compiled as well.
+    One library is for all games, except for those whose program is compiled as well.
     """
     return _grid_kernels(grid_options(game))
 

@@ -302,7 +302,7 @@ class AtariEnv(VecEnv):
 
         Console, episode, stack of observations and random streams: from a state that is set, equal
         actions lead to equal results. A state belongs to its game, to the list of actions, to this
-        version, and to the options, but for `num_threads` and `decorrelate_steps`.
+        version, and to the options, except for `num_threads` and `decorrelate_steps`.
 
         Args:
             ids: Numbers of environments; None for all.
@@ -409,7 +409,7 @@ class AtariEnv(VecEnv):
         if actions.dtype not in INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
-        # On a GPU nothing may wait for the answer, but for once; from then on the kernel notes it.
+        # On a GPU nothing may wait for the answer, except once; from then on the kernel notes it.
         is_looked_at = actions.is_cpu or not self._has_stepped
         if is_looked_at and not 0 <= int(actions.min()) <= int(actions.max()) < n:
             wrong = sorted({number for number in actions.tolist() if not 0 <= number < n})

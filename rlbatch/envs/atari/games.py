@@ -60,7 +60,7 @@ class Game:
         reset_depends_on: What the state after a reset depends on: "nothing", the "timer", which
             begins at random, or also what was played before, "play".
         left_by_reset: Addresses of bytes of RAM that a reset leaves as they are, or to which it
-            adds a constant, and which change nothing else, but for bits of `reset_key`; at most
+            adds a constant, and which change nothing else, except for bits of `reset_key`; at most
             31.
         reset_key: Addresses of bytes of RAM, and masks of their bits, that the state after a
             reset depends on as well; at most three, and four bits.

@@ -55,7 +55,7 @@ class AtariVectorEnv(VectorEnv):
     for ever or returns uninitialised memory, this one raises an error or returns zeros.
 
     It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
-    time. A child that is forked can use it too, but for steps that are under way then.
+    time. A child that is forked can use it too, except for steps that are under way then.
 
     Args:
         game: One of the 104; `ms_pacman`, or any other form that `find_game` understands.
