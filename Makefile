@@ -6,7 +6,7 @@ BIN := .venv/bin
 ARGS ?=
 
 # One module of benchmarks/ per published number; scripts/gpu_suite.sh runs what a GPU changes.
-BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor learning
+BENCHMARKS ?= atari_cpu a2c_atari batcher dicttensor import_time learning
 
 .DELETE_ON_ERROR:
 .PHONY: train test oldest slow check conformance sanitize bench gpu docs clean
