@@ -281,10 +281,38 @@ def test_get_returns_memory_of_the_callers_own_unless_told_otherwise():
             shared = batcher.get(copy=False)[0]
         assert_equal(owned, before)
         seen = shared.trajectories["observation/frame"].clone()
-        shared.info.set("mine", torch.zeros(1))  # It is the caller's own, but for the tensors.
+        shared.info.set("mine", torch.zeros(1))  # The dicts are the caller's own.
+        shared.trajectories.set("mine", torch.zeros(1, 4))
         batcher.execute()
-        assert "mine" not in batcher.get()[0].info
+        again = batcher.get(copy=False)[0]
+        assert "mine" not in again.info
+        assert "mine" not in again.trajectories
         assert not torch.equal(shared.trajectories["observation/frame"], seen)
+
+
+def test_lengths_are_the_callers_own_where_episodes_end():
+    with make_batcher(0, [6, 6]) as batcher:
+        batcher.reset()
+        batcher.execute()
+        first = batcher.get()[0]
+        batcher.execute()
+        batcher.get()
+        assert first.trajectories.lengths.tolist() == [4, 4]
+
+
+def test_what_an_agent_draws_goes_on_from_slot_to_slot():
+    def two_slots(n_processes):
+        settings = {"create_agent": RandomAgent, "n_timesteps": 2}
+        with make_batcher(n_processes, [9], **settings) as batcher:
+            batcher.reset()
+            for _ in range(2):
+                batcher.execute()
+                yield batcher.get()[0]
+
+    first, second = two_slots(0)
+    assert not torch.equal(first.trajectories["action/noise"], second.trajectories["action/noise"])
+    for one, other in zip((first, second), two_slots(1), strict=True):
+        assert_equal(one, other)
 
 
 @pytest.mark.parametrize("n_processes", [0, 2])

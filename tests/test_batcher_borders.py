@@ -143,6 +143,22 @@ def test_an_agent_may_turn_gradients_on(n_processes):
             assert batcher.get()[0].trajectories.n_timesteps() == 3
 
 
+def test_what_was_computed_with_gradients_turned_on_is_stored_without():
+    class WithGradients(RL_Agent):
+        def __init__(self):
+            self.weight = torch.ones((), requires_grad=True)
+
+        def __call__(self, state, observation, agent_info, history=None):
+            torch.set_grad_enabled(True)
+            value = self.weight * observation["frame"][:, 0].float()
+            return DictTensor({"action": observation["option"], "value": value}), DictTensor()
+
+    with RL_Batcher(4, WithGradients, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert not batcher.get()[0].trajectories["action/value"].requires_grad
+
+
 class Recalling(torch.nn.Module):
     """Keeps what it has computed."""
 

@@ -93,6 +93,43 @@ def test_a_state_that_is_information_may_be_changed_in_place(create_env):
             assert replay_agent(Spender(), found)["left"].tolist() == left
 
 
+class SpendsLater(RL_Agent):
+    """Starts with nothing, and spends from then on what it is told, in place."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"left": torch.zeros(B, dtype=torch.int64)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        output = {"action": observation["option"], "left": state["left"].sub_(1).clone()}
+        return DictTensor(output), DictTensor({"left": agent_info["budget"]})
+
+
+def test_a_later_state_that_is_information_may_be_changed_in_place():
+    with make_batcher(0, [9], create_agent=SpendsLater) as batcher:
+        batcher.reset(DictTensor({"budget": torch.tensor([100])}))
+        batcher.execute()
+        found = batcher.get()[0]
+    assert found.trajectories["action/left"].tolist() == [[-1, 99, 99, 99]]
+    assert replay_agent(SpendsLater(), found)["left"].tolist() == [[-1, 99, 99, 99]]
+
+
+def test_an_agent_may_set_keys_of_the_state_that_it_is_given():
+    class Notes(RL_Agent):
+        def initial_state(self, agent_info, B):
+            return DictTensor({"n": torch.zeros(B)})
+
+        def __call__(self, state, observation, agent_info, history=None):
+            state.set("next", state["n"] + 1)
+            return DictTensor({"action": observation["option"]}), DictTensor({"n": state["next"]})
+
+    with make_batcher(0, [9], create_agent=Notes) as batcher:
+        batcher.reset()
+        for _ in range(2):
+            batcher.execute()
+            found = batcher.get()[0]
+        assert found.info["agent_state/n"].tolist() == [4]
+
+
 class BeginsWithItsOwn(Rewriter):
     """Returns one tensor in every reset, and counts in it."""
 
@@ -240,6 +277,35 @@ def test_an_environment_may_change_in_place_what_it_is_given_and_what_it_showed(
             assert steps["action/last"][2, 1:].tolist() == [first + 2, first + 3]
 
 
+@pytest.mark.parametrize("create_env", [InPlace, InPlaceInNumPy])
+def test_an_output_that_is_the_observation_is_stored_as_it_was(create_env):
+    def create(seed):
+        return create_env([9, 9])
+
+    with RL_Batcher(3, CountingAgent, {}, create, {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        steps = batcher.get()[0].trajectories
+        assert torch.equal(steps["action/seen"], steps["observation/frame"])
+
+
+def test_a_part_of_a_nested_action_may_be_changed_in_place():
+    class Clips(CountingEnv):
+        def step(self, action):
+            return super().step(DictTensor({"action": action["action/x"].clamp_(0, 1)}))
+
+    class Nested(ActsOutside):
+        def __call__(self, state, observation, agent_info, history=None):
+            x = observation["option"] + 7
+            output = DictTensor({"action/x": x, "last": state["last"]})
+            return output, DictTensor({"last": x})
+
+    with RL_Batcher(3, Nested, {}, lambda seed: Clips([9]), {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[0].trajectories["action/last"].tolist() == [[0, 7, 7]]
+
+
 class Late(RL_Agent):
     """Changes in place what it is given, in one step."""
 
@@ -253,6 +319,14 @@ class Late(RL_Agent):
         if self.n_calls == self.at:
             {"observation": observation["frame"], "info": agent_info["epsilon"]}[self.part].mul_(2)
         return DictTensor({"action": observation["option"]}), DictTensor()
+
+
+def test_what_an_agent_changes_in_its_first_step_is_refused():
+    agent_args = {"part": "observation", "at": 1}
+    with make_batcher(0, [9, 9], create_agent=Late, agent_args=agent_args) as batcher:
+        batcher.reset(DictTensor({"epsilon": torch.ones(2)}))
+        with pytest.raises(ValueError, match="observation/frame: expected it to be left as it is"):
+            batcher.execute()
 
 
 def test_what_an_agent_changes_late_is_stored_as_the_environment_showed_it():

@@ -273,7 +273,7 @@ def test_detach_cuts_the_graph_and_other_methods_keep_it(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("index", [0, 3, -1, np.int64(2)])
+@pytest.mark.parametrize("index", [0, 3, -1, -B, np.int64(2)])
 def test_index_keeps_the_batch_dimension_of_one_row(kind, index, device):
     container = make(kind, device)
     assert rows_in(container.index(index)) == [rows_in(container)[index]]

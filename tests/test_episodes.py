@@ -286,3 +286,15 @@ def test_mistakes_are_named():
             acquire_episodes(batcher, 1)
         batcher.get()
         batcher.execute()  # These episodes are the caller's own.
+
+
+def test_keys_may_be_an_iterator():
+    with make_batcher(0, [5], n_timesteps=2) as batcher:
+        found = acquire_episodes(batcher, 2, keys=iter(["observation/frame"]))
+    assert list(found.trajectories) == ["observation/frame"]
+
+
+def test_an_environment_of_which_nothing_is_wanted_may_go_on():
+    with make_batcher(0, [5, 10**9], autoreset=True, n_timesteps=2) as batcher:
+        assert acquire_episodes(batcher, 1, max_length=100).trajectories.lengths.tolist() == [5]
+        assert batcher.stats()[0]["n_steps"] == 6

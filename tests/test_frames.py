@@ -98,3 +98,14 @@ def test_shapes_that_do_not_fit():
         stack_frames(frames, begins[:, :4], torch.zeros(2, 3, 4))
     with pytest.raises(ShapeError, match="initial_state"):
         push_frame(torch.zeros(2, 3, 4), torch.zeros(2, 4), begins[0, :3])
+
+
+def test_frames_before_without_a_time_are_refused():
+    with pytest.raises(ShapeError, match="frames before: expected"):
+        push_frame(torch.zeros(2), torch.zeros(2), torch.tensor([True, False]))
+
+
+def test_complex_nan_of_an_earlier_episode_is_forgotten():
+    before = torch.full((1, 2), complex("nan"))
+    stack = push_frame(before, torch.zeros(1, dtype=torch.complex64), torch.tensor([True]))
+    assert torch.equal(stack, torch.zeros(1, 3, dtype=torch.complex64))

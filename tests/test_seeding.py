@@ -168,3 +168,19 @@ def test_the_generators_of_two_processes_are_never_seeded_alike():
 def test_the_generators_depend_on_every_seed_of_a_list():
     one, other = (worker_seeds(seeds, None, 1)[0].generators for seeds in ([1, 2], [1, 3]))
     assert one != other
+
+
+def test_one_seed_of_the_agents_gives_each_process_another():
+    def agents(seed):
+        return [one.agent for one in worker_seeds(0, seed, 64)]
+
+    assert len({*agents(5), *agents(6)}) == 128
+
+
+def test_the_generators_depend_on_the_seed_of_the_agents():
+    one, other = (worker_seeds(0, seed, 1)[0].generators for seed in (5, 6))
+    assert one != other
+
+
+def test_seeds_of_environments_know_their_process():
+    assert [one.process for one in process_seeds([1, 2, 3, 4], 2)] == [0, 1]

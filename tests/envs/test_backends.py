@@ -717,3 +717,27 @@ def test_numbers_that_say_that_an_episode_has_ended_are_flags(dtype):
     assert after["terminated"].tolist() == after["done"].tolist() == [True, False]
     assert running.tolist() == [1]
     assert following.n_elems() == 1
+
+
+def test_flags_of_a_wrong_shape_that_fit_together_are_refused():
+    class Arrays(CountingGym):
+        def step(self, action):
+            frame, reward, *flags, info = super().step(action)
+            return frame, reward, *(np.array([flag]) for flag in flags), info
+
+    env = GymEnv([Arrays(), Arrays()])
+    env.reset()
+    with pytest.raises(ShapeError, match=r"terminated: expected shape \(\), got \(1,\)"):
+        env.step(actions(0, 0))
+
+
+def test_rewards_of_a_wrong_shape_are_refused():
+    class Column(SyncVectorEnv):
+        def step(self, actions):
+            frame, reward, *rest = super().step(actions)
+            return frame, reward[:, None], *rest
+
+    env = GymEnvInf(Column([CountingGym] * 2, autoreset_mode=AutoresetMode.SAME_STEP))
+    env.reset()
+    with pytest.raises(ShapeError, match=r"reward: expected shape \(2,\), got \(2, 1\)"):
+        env.step(actions(0, 0))

@@ -63,6 +63,23 @@ class ForgetsItsEnds(CountingEnv):
         return (after, ran), (following, running)
 
 
+def test_five_ends_are_enough_to_suspect_something():
+    assert len(check_env(ForgetsItsEnds([6], autoreset=True), n_steps=30).warnings) == 1
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_nan_is_equal_to_itself(autoreset):
+    class Blind(CountingEnv):
+        def _observe(self, last_action):
+            observation = super()._observe(last_action)
+            observation.set("frame", observation["frame"] * float("nan"))
+            return observation
+
+    env = Blind([3], autoreset=autoreset)
+    env.observation_space = None
+    assert check_env(env, 20).n_terminated > 0
+
+
 def test_a_terminal_observation_that_is_that_of_the_next_episode_is_suspected(caplog):
     message = "check_env: each of 6 episodes began with the observation that the one before ended"
     with caplog.at_level(logging.WARNING, logger="rlbatch.envs.check"):

@@ -355,3 +355,23 @@ def test_action_spaces_are_seeded_as_well():
 
     assert torch.equal(frames(1), frames(1))
     assert not torch.equal(frames(1), frames(2))
+
+
+def test_the_action_space_below_a_wrapper_with_its_own_is_seeded():
+    class Other(gymnasium.ActionWrapper):
+        def __init__(self, env):
+            super().__init__(env)
+            self.action_space = gymnasium.spaces.Discrete(3)
+
+        def action(self, action):
+            return self.env.action_space.sample()
+
+    def drawn():
+        inner = CountingGym(length=30)
+        env = GymEnv([Other(inner)], seed=5)
+        env.reset()
+        for _ in range(20):
+            env.step(actions(0))
+        return inner.actions
+
+    assert drawn() == drawn()

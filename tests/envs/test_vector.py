@@ -387,3 +387,12 @@ def test_a_lost_life_is_told_where_it_ends_nothing() -> None:
             break
     (row, *_) = infos["_final_obs"].nonzero()[:, 0].tolist()
     assert equal(infos["final_obs"][row], observations[row])
+
+
+def test_pictures_that_are_no_tensor_are_refused() -> None:
+    class Draws(CountingEnv):
+        def render(self):
+            return [np.zeros((2, 2, 3), np.uint8)]
+
+    with pytest.raises(TypeError, match="render: expected a tensor of pictures"):
+        to_gymnasium(Draws([3], autoreset=True)).render()
