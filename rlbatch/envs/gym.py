@@ -256,9 +256,9 @@ class GymEnvInf(GymEnv):
         after, done = super()._observe(result, actions)
         if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
+            # Among what this writes to is `done`.
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
-            done = after["done"]
         return after, done
 
     def _after_an_end(self, after: Arrays, running: torch.Tensor, done: np.ndarray) -> Observation:
