@@ -9,6 +9,7 @@ worker, and what all workers are sent is written once.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import signal
@@ -91,7 +92,8 @@ def received_descriptor(connection: Connection) -> int:
     if not data:
         raise EOFError
     if not found:
-        raise OSError("expected a file descriptor, got none: too many files are open (ulimit -n)")
+        message = "expected a file descriptor, got none: too many files are open (ulimit -n)"
+        raise OSError(errno.EMFILE, message)
     return found[0]
 
 

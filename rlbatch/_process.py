@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import faulthandler
 import fcntl
 import gc
@@ -174,11 +175,17 @@ class _ParentGone(BaseException):  # noqa: N818 - no error, and not for an envir
     """The parent has ended, or has given up on this worker."""
 
 
+# What is wrong with this process, not with the pipe: no more files, or no more memory.
+_OUT_OF_ROOM = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}
+
+
 # Environments and agents may raise what a pipe raises; only here it is the parent's.
 def _received(connection: Connection, receive: Callable[..., Any]) -> Any:
     try:
         return receive(connection)
     except (EOFError, OSError) as error:
+        if getattr(error, "errno", None) in _OUT_OF_ROOM:
+            raise
         raise _ParentGone from error
 
 

@@ -124,6 +124,27 @@ def test_no_memory_stays_where_trajectories_may_not_have_it(what, more, match):
     assert n_open_files() == before
 
 
+class KeepsFiles(CountingEnv):
+    """Opens files in its step until it can open no more."""
+
+    def step(self, action):
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (64, most))
+        self.files = []
+        with contextlib.suppress(OSError):
+            while True:
+                self.files.append(os.open(os.devnull, os.O_RDONLY))
+        return super().step(action)
+
+
+def test_a_worker_that_can_open_no_more_files_says_so():
+    with make_batcher(1, create_env=lambda seed: KeepsFiles([9]), env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        with pytest.raises(WorkerError, match="^worker 0, execute: OSError.*Too many open files"):
+            batcher.get()
+
+
 def test_a_worker_that_can_not_import_rlbatch_says_why(monkeypatch):
     torchs = str(Path(torch.__file__).parents[1])
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != torchs])

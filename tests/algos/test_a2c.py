@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.a2c.agent import create_agent
@@ -387,3 +388,100 @@ def test_the_learning_rate_goes_down_to_its_last_share(tmp_path):
     train(small(tmp_path / "run", anneal_learning_rate=True, learning_rate=0.5))
     (group,) = checkpoints.load(tmp_path / "run", "a2c")["optimizer"]["param_groups"]
     assert group["lr"] == pytest.approx(0.5 / 12)
+
+
+def test_advantages_may_be_shifted_and_scaled():
+    config = Config(discount=DISCOUNT, normalize_advantages=True)
+    _, parts = loss(KnownAgent(), known_trajectories(), config)
+    advantages = torch.tensor(literal_targets(config)[0])
+    scaled = (advantages - advantages.mean()) / advantages.std(correction=0)
+    expected = -(torch.tensor(LOG_PROB) * scaled).mean()
+    torch.testing.assert_close(parts["losses/policy"], expected)
+
+
+def test_gradients_are_no_longer_than_their_limit(tmp_path):
+    norms = []
+
+    def note(optimizer, *_):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        train(small(tmp_path, max_gradient_norm=1e-3))
+    finally:
+        hook.remove()
+    assert norms == [pytest.approx(1e-3, rel=0.1)] * 12
+
+
+def test_a_run_asks_for_what_its_options_say(tmp_path, monkeypatch):
+    groups, resets, envs, group = [], [], [], Window.group
+    monkeypatch.setattr(
+        Window, "group", lambda self, number: groups.append(number % 2) or group(self, number)
+    )
+
+    def spy(n_envs, seed, use, iteration):
+        resets.append((use, iteration))
+        return episode_infos(n_envs, seed, use, iteration)
+
+    def create(**given):
+        envs.append(given)
+        return create_env(**given)
+
+    monkeypatch.setattr("algos.a2c.train.episode_infos", spy)
+    monkeypatch.setattr("algos.a2c.train.create_env", create)
+    options = {"n_groups": 2, "vtrace": True, "recurrent": True, "life_loss_ends": True}
+    train(small(tmp_path, **options, total_steps=12 * 8))
+    assert groups == [0, 1] * 6
+    assert resets == [(Episodes.TRAINING, 0), (Episodes.TRAINING, 6)]
+    assert [given["life_loss_ends"] for given in envs] == [True]
+    assert "memory.weight_ih" in checkpoints.load(tmp_path, "a2c")["model"]
+
+
+def test_a_segment_is_as_long_as_its_iterations():
+    options = {"checkpoint_every": 100, "n_timesteps": 8}
+    assert Config(**options).longest_episode == 800
+    assert Config(**options, n_groups=2).longest_episode == 400
+
+
+def test_only_rows_that_are_stochastic_draw():
+    agent = create_agent("CartPole-v1", "cpu", hidden_size=8)
+    n = 1000
+    observation = DictTensor({"frame": torch.randn(1, 4).expand(n, 4)})
+    stochastic = torch.arange(n) % 2 == 0
+    info = DictTensor({"stochastic": stochastic, "seed": torch.arange(n)})
+    action = agent(agent.initial_state(info, n), observation, info)[0]["action"]
+    assert len(action[~stochastic].unique()) == 1
+    assert len(action[stochastic].unique()) == 2
+
+
+@pytest.mark.parametrize(
+    ("env_id", "recurrent", "is_shared"),
+    [
+        (TWO_STATES, False, False),
+        (TWO_STATES, True, True),
+        ("PongNoFrameskip-v4", False, True),
+    ],
+)
+def test_policy_and_value_share_features_of_images_and_memories(env_id, recurrent, is_shared):
+    model = create_agent(env_id, "cpu", hidden_size=8, recurrent=recurrent).model
+    frame = torch.ones(1, 4, 84, 84, dtype=torch.uint8) if "Pong" in env_id else torch.eye(2)[:1]
+    features = model.features(frame)
+    model.value(features).sum().backward()
+    slopes = [p.grad for p in model.encoder.parameters() if p.grad is not None]
+    assert any(bool(slope.any()) for slope in slopes) == is_shared
+
+
+@pytest.mark.parametrize("env_id", [TWO_STATES, "PongNoFrameskip-v4"])
+def test_features_in_bfloat16_are_nearly_the_same(env_id):
+    plain = create_agent(env_id, "cpu", hidden_size=16).model
+    rounded = create_agent(env_id, "cpu", hidden_size=16, bf16=True).model
+    rounded.load_state_dict(plain.state_dict())
+    shape = (3, 4, 84, 84) if "Pong" in env_id else (3, 2)
+    frame = torch.randint(256, shape, dtype=torch.uint8)
+    found, expected = rounded.features(frame), plain.features(frame)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+    encoder = rounded.encoder
+    assert encoder(frame if "Pong" in env_id else frame.float()).dtype == torch.float32

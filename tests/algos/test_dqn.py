@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.dqn.agent import Agent, Model, create_agent
-from algos.dqn.train import Config, correction, epsilon_at, loss, main, train
+from algos.dqn.train import Config, correction, epsilon_at, loss, main, new_agent, train
 from algos.environments import Episodes, episode_infos
 from algos.evaluation import Evaluation
 from algos.logs import read_table
 from algos.play import Options, play
-from rlbatch import DictTensor
+from rlbatch import DictTensor, RL_Batcher
 from tests.algos.runs import assert_same, contents
 from tests.algos.tasks import TWO_STATES
 
@@ -300,3 +301,93 @@ def test_the_seed_and_the_choice_of_actions_reach_a_film(tmp_path, monkeypatch):
     play(Options(str(tmp_path), tmp_path / "a.mp4", seed=7, stochastic=False))
     play(Options(str(tmp_path), tmp_path / "a.mp4"))  # As in the run's evaluations.
     assert [given[3:] for given in asked] == [(7, False), (0, False)]
+
+
+def test_targets_are_of_the_weights_at_every_so_many_iterations(tmp_path):
+    train(small(tmp_path / "short", total_steps=8 * 16))
+    train(small(tmp_path / "long"))  # 12 iterations; the last copy is of those after 8.
+    expected = checkpoints.load(tmp_path / "short", "dqn")["model"]
+    assert_same(checkpoints.load(tmp_path / "long", "dqn")["others"]["target_model"], expected)
+
+
+def test_gradients_are_no_longer_than_their_limit(tmp_path):
+    norms = []
+
+    def note(optimizer, *_):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        train(small(tmp_path, max_gradient_norm=1e-3))
+    finally:
+        hook.remove()
+    assert len(norms) > 10
+    assert norms == [pytest.approx(1e-3, rel=0.1)] * len(norms)
+
+
+def test_a_run_asks_for_what_its_options_say(tmp_path, monkeypatch):
+    resets, progress = [], []
+
+    def spy(n_envs, seed, use, iteration):
+        resets.append((use, iteration))
+        return episode_infos(n_envs, seed, use, iteration)
+
+    def corrected(batch, so_far, config):
+        progress.append(so_far)
+        return correction(batch, so_far, config)
+
+    monkeypatch.setattr("algos.dqn.train.episode_infos", spy)
+    monkeypatch.setattr("algos.dqn.train.correction", corrected)
+    train(small(tmp_path, prioritised=True))
+    assert resets == [(Episodes.TRAINING, 0), (Episodes.TRAINING, 6)]
+    assert progress == pytest.approx([k / 12 for k in range(1, 12) for _ in range(2)])
+    assert checkpoints.load(tmp_path, "dqn")["n_updates"] == 22
+
+
+def test_evaluations_have_an_epsilon_of_their_own():
+    agent = new_agent(Config(evaluation_epsilon=1.0, last_epsilon=0.0))(device="cpu")
+    info, _ = episode_infos(100, 0, Episodes.EVALUATION, 0)
+    observation = DictTensor({"frame": torch.zeros(100, 4)})
+    assert len(agent(DictTensor(), observation, info)[0]["action"].unique()) == 2
+
+
+def test_a_segment_is_as_long_as_its_iterations():
+    assert Config(checkpoint_every=100, n_timesteps=8).longest_episode == 800
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "PongNoFrameskip-v4"])
+def test_values_in_bfloat16_are_nearly_the_same(env_id):
+    plain = create_agent(env_id, 0.0, "cpu", hidden_size=16).model
+    rounded = create_agent(env_id, 0.0, "cpu", hidden_size=16, bf16=True).model
+    rounded.load_state_dict(plain.state_dict())
+    shape = (3, 4, 84, 84) if "Pong" in env_id else (3, 4)
+    frame = torch.randint(256, shape, dtype=torch.uint8)
+    found, expected = rounded(frame), plain(frame)
+    assert found.dtype == torch.float32
+    assert not torch.equal(found, expected)
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0.05)
+
+
+def test_the_newest_weights_act(tmp_path, monkeypatch):
+    versions, get = [], RL_Batcher.get
+
+    def spy(self, *args, **options):
+        found = get(self, *args, **options)
+        if found[0] is not None and found[0].n_elems() == 4:  # Not an evaluation's.
+            versions.append(found[0].info["policy_version"].unique().tolist())
+        return found
+
+    monkeypatch.setattr(RL_Batcher, "get", spy)
+    train(small(tmp_path))
+    assert versions == [[k] for k in range(1, 13)]
+
+
+def test_draws_follow_from_the_seed():
+    agent = create_agent("CartPole-v1", 1.0, "cpu", hidden_size=8)
+    info, _ = episode_infos(100, 0, Episodes.TRAINING, 0)
+    observation, found = DictTensor({"frame": torch.zeros(100, 4)}), []
+    for _ in range(2):
+        state = agent.initial_state(info, 100)
+        found.append(agent(state, observation, info)[0]["action"])
+    assert torch.equal(*found)

@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.environments import Episodes, create_env, episode_infos
 from algos.evaluation import evaluate
 from algos.logs import read_table
 from algos.reinforce.agent import create_agent
-from algos.reinforce.train import Config, loss, main, train
+from algos.reinforce.train import Config, loss, main, new_agent, train
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
 from tests.algos.runs import assert_same, contents
-from tests.algos.tasks import EPISODE_STEPS, TWO_STATES
+from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
 
 NAN = math.nan
 
@@ -350,3 +351,62 @@ def test_training_and_evaluation_play_different_episodes(tmp_path, monkeypatch):
 def test_each_part_may_be_on_a_gpu(tmp_path, place):
     result = train(small(tmp_path, **{place: "cuda"}))
     assert result.n_iterations == 3
+
+
+def test_what_follows_a_cut_is_a_number_without_gradients():
+    agent, scale = KnownAgent(), torch.ones((), requires_grad=True)
+    agent.model = SimpleNamespace(baseline=lambda frame: frame[:, 0] * scale)
+    total, _ = loss(agent, known_trajectories(), Config())
+    total.backward()
+    assert scale.grad is None
+
+
+def test_gradients_are_no_longer_than_their_limit(tmp_path):
+    norms = []
+
+    def note(optimizer, *_):
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        train(small(tmp_path, max_gradient_norm=1e-3))
+    finally:
+        hook.remove()
+    assert norms == [pytest.approx(1e-3, rel=0.1)] * 3
+
+
+def test_the_newest_weights_have_acted(tmp_path, monkeypatch):
+    seen = []
+
+    def spy(agent, trajectories, config):
+        steps = trajectories.trajectories
+        replay = agent.replay(trajectories)["log_prob"]
+        torch.testing.assert_close(replay, steps["action/log_prob"])  # None is shorter.
+        seen.append(replay.detach())
+        return loss(agent, trajectories, config)
+
+    monkeypatch.setattr("algos.reinforce.train.loss", spy)
+    train(small(tmp_path, learning_rate=0.1))
+    assert len(seen) == 3
+
+
+def test_a_run_of_another_environment_or_algorithm_is_not_evaluated(tmp_path):
+    train(small(tmp_path))
+    config = small(None, evaluate=str(tmp_path), env_id=COUNTDOWN)
+    with pytest.raises(ValueError, match="env_id: expected"):
+        evaluate(config, "reinforce", new_agent(config))
+    config = small(None, evaluate=str(tmp_path))
+    with pytest.raises(ValueError, match="expected a2c, got a run of reinforce"):
+        evaluate(config, "a2c", new_agent(config))
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_a_film_is_of_the_final_weights_as_they_are_evaluated(tmp_path, monkeypatch, greedy):
+    asked = []
+    monkeypatch.setattr("algos.run.check_can_draw", lambda env_id: None)
+    monkeypatch.setattr("algos.run.record_episode", lambda *given: asked.append(given) or 0.0)
+    train(small(tmp_path, capture_video=True, greedy_evaluation=greedy, seed=7))
+    ((path, agent, env_id, seed, draws),) = asked
+    assert (path, env_id, seed, draws) == (tmp_path / "episode.mp4", TWO_STATES, 7, not greedy)
+    assert_same(dict(agent.model.state_dict()), checkpoints.load(tmp_path, "reinforce")["model"])

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor
-from rlbatch.envs.atari import GAMES, AtariEnv
+from rlbatch.envs.atari import GAMES, AtariEnv, find_game
 from rlbatch.envs.atari._options import Settings, native_options
 from rlbatch.errors import CallOrderError
 
@@ -117,3 +117,82 @@ def test_states_fit_where_the_default_difficulty_is_named() -> None:
     assert not torch.equal(default.get_state(), named.get_state())
     default.set_state(named.get_state(), [0])
     assert torch.equal(default.get_state(), named.get_state())
+
+
+@pytest.mark.parametrize("option", ["episodic_life", "life_loss_info"])
+def test_a_life_that_is_lost_in_the_last_frame_of_an_episode_is_no_truncation(option):
+    def end(limit):
+        options = {"frameskip": 1, "noop_max": 1, option: True, **SMALL}
+        env, _ = made("breakout", max_num_frames_per_episode=limit, **options)
+        for t in range(300):
+            (after, _), _ = env.step(act(1 if t % 4 == 0 else 2))
+            if after["done"]:
+                return [after[key].item() for key in ("episode_length", "terminated", "truncated")]
+
+    length, *_ = end(None)
+    assert end(length) == [length, True, False]
+    assert end(length - 1) == [length - 1, False, True]
+
+
+def test_the_default_difficulty_is_0_also_where_it_is_not_listed():
+    game = find_game("backgammon")
+    assert 0 not in game.difficulties
+    (default, _), (named, _) = (made("backgammon", difficulty=d, **SMALL) for d in (None, 3))
+    states = default.get_state()
+    with pytest.raises(ValueError, match="states: expected one of backgammon with the options"):
+        named.set_state(states)
+
+
+def test_the_rewards_of_a_last_step_are_not_those_of_a_first_one():
+    def last(limit):
+        env, _ = made("pong", noop_max=0, max_num_frames_per_episode=limit, **SMALL)
+        for _ in range(300):
+            (after, _), (following, _) = env.step(act(0))
+            if after["reward_raw"]:
+                return after, following
+
+    length = last(None)[0]["episode_length"].item()
+    after, following = last(4 * length)
+    assert after["truncated"]
+    for key in ("reward", "reward_raw"):
+        assert (after[key].item(), following[key].item()) == (-1, 0)
+
+
+def test_the_last_action_stays_when_the_caller_changes_the_actions():
+    env, _ = made("pong", 2, **SMALL)
+    action = act(1, 2)
+    (after, _), (following, _) = env.step(action)
+    action["action"].fill_(0)
+    assert after["last_action"].tolist() == following["last_action"].tolist() == [1, 2]
+
+
+def test_every_action_is_looked_at_and_not_the_first_alone():
+    env, _ = made("pong", **SMALL)
+    env.step(act(5))
+    before = env.get_state()
+    with pytest.raises(ValueError, match=r"action: expected numbers from 0 to 5, got \[6\]"):
+        env.step(act(6))
+    assert torch.equal(env.get_state(), before)
+
+
+def test_environments_are_not_counted_from_the_end():
+    env, _ = made("pong", 2, **SMALL)
+    for number in (-1, 2):
+        with pytest.raises(ValueError, match=f"ids: expected numbers from 0 to 1, got {number}"):
+            env.get_ram([number])
+
+
+def test_states_know_the_difficulty():
+    env, _ = made("pong", 2, difficulty=[0, 1])
+    with pytest.raises(ValueError, match="states: expected one of pong with the options of"):
+        env.set_state(env.get_state([1]), [0])
+
+
+def test_a_limit_may_be_long():
+    limit = 2**31 - 1
+    assert Settings(max_num_frames_per_episode=limit).max_num_frames_per_episode == limit
+
+
+def test_counts_begin_anew_where_a_life_ends_the_episode():
+    assert not made("pong", episodic_life=True, **SMALL)[0].counts_on
+    assert made("pong", life_loss_info=True, **SMALL)[0].counts_on

@@ -143,6 +143,7 @@ def test_settings_wait_for_the_next_rom():
         ("space_invaders", {"reward_max": 1, "frame_skip": 20}),
         ("skiing", {"reward_min": -1, "reward_max": 3}),
         ("breakout", {"paddle_max": 500_000}),
+        ("breakout", {"paddle_max": 0}),
     ],
 )
 def test_settings_mean_the_same_as_in_ale_py(game, settings):
@@ -582,3 +583,20 @@ def test_without_a_seed_the_time_of_day_is_one(monkeypatch) -> None:
         return console.getRAM().tobytes()
 
     assert ram_at(1.0) == ram_at(1.0) != ram_at(2.0)
+
+
+def test_actions_after_the_end_take_their_random_numbers_as_in_ale_py():
+    settings = {"max_num_frames_per_episode": 60, "repeat_action_probability": 0.5}
+    ale, console = both("breakout", **settings)
+    for n_steps in (61, 67, 60):
+        assert play(console, n_steps) == play(ale, n_steps)
+        for each in (ale, console):
+            each.reset_game()
+
+
+def test_a_state_does_not_change_with_the_bytes_that_it_was_made_of():
+    state = Console("pong").cloneState()
+    serialized = bytearray(state.serialize())
+    copied = ConsoleState(serialized)
+    serialized[-1] ^= 1
+    assert copied == state

@@ -174,7 +174,7 @@ def test_a_lost_life_that_is_only_told_does_not_end_the_count():
     assert n_lost > n_ended > 0
 
 
-@pytest.mark.parametrize("game", ["breakout", "space_invaders", "pacman", "hangman"])
+@pytest.mark.parametrize("game", ["breakout", "space_invaders", "pacman", "hangman", "surround"])
 @pytest.mark.parametrize("last", [False, True])
 def test_mode_difficulty_ram_and_picture_equal_a_console(game, last):
     found = find_game(game)

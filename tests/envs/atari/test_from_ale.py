@@ -185,3 +185,31 @@ def test_a_console_goes_nowhere_unless_all_are_in_its_mode() -> None:
     env.from_ale(ale, [0, 2])
     assert (env.get_ram([0, 2]).numpy() == ale.getRAM()).all()
     assert torch.equal(env.get_state([1, 3]), before[[1, 3]])
+
+
+def test_the_frames_of_a_console_count_for_the_limit_of_an_episode() -> None:
+    ale = new_ale("pong")
+    for _ in range(30):
+        ale.act(0)
+    env = AtariEnv("pong", 2, seed=0, max_num_frames_per_episode=38)
+    env.reset()
+    env.from_ale(ale, [0])
+    for truncated in ([False, False], [True, False]):
+        (after, _), _ = env.step(DictTensor({"action": torch.zeros(2, dtype=torch.int64)}))
+        assert after["truncated"].tolist() == truncated
+
+
+def test_a_console_of_another_difficulty_is_refused() -> None:
+    ale = new_ale("freeway")
+    ale.setDifficulty(1)
+    env = AtariEnv("freeway", 1, seed=0)
+    env.reset()
+    with pytest.raises(ValueError, match="ale: .* difficulty 0, .* got mode 0 and difficulty 1"):
+        env.from_ale(ale)
+
+
+def test_an_environment_that_is_named_twice_goes_nowhere() -> None:
+    env = AtariEnv("pong", 2, seed=0)
+    env.reset()
+    with pytest.raises(ValueError, match=r"ids: expected every environment once, got \[1, 1\]"):
+        env.from_ale(new_ale("pong"), [1, 1])

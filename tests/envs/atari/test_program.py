@@ -63,3 +63,10 @@ def test_programs_are_found() -> None:
     for game in games:
         text = program_macros(read_rom(game), game.cart)["PROGRAM"]
         assert text.count("RLB_STEP") > game.size / 6
+
+
+def test_a_branch_to_another_page_takes_a_cycle_more() -> None:
+    code = bytes.fromhex("4c fc f0").ljust(0xFC, b"\xea") + bytes.fromhex("d0 02 d0 fe ea 60")
+    text = program_macros(rom_of(code.hex()), "4K")["PROGRAM"]
+    assert "RLB_BRANCH(d0,2,2)" in text
+    assert "RLB_BRANCH(d0,fe,2)" in text

@@ -180,3 +180,10 @@ def test_known_resets_are_those_that_are_emulated(game: str, sticky: float) -> N
 def test_known_resets_where_bytes_survive(game: str, sticky: float) -> None:
     # One value of 256, of one byte, may make a difference.
     check_known_resets(game, sticky, 400)
+
+
+def test_zero_is_a_seed_like_any_other() -> None:
+    env = sticky("breakout", 2, seed=1)
+    states = env.get_state()
+    env.set_state(states, seed=0)
+    assert not torch.equal(env.get_state(), states)

@@ -1,5 +1,7 @@
 """`AtariVectorEnv` beside ale-py's, with no tolerance."""
 
+import warnings
+
 import gymnasium
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from rlbatch import DictTensor
 from rlbatch.envs import GymEnvInf, check_env
 from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
+from rlbatch.envs.atari.registration import register
 from rlbatch.errors import CallOrderError
 
 ale_vector_env = pytest.importorskip("ale_py.vector_env")
@@ -601,3 +604,43 @@ def test_the_mode_of_one_environment_is_not_that_of_another():
     first = AtariVectorEnv("pong", 1, autoreset_mode=AutoresetMode.SAME_STEP, **SMALL)
     AtariVectorEnv("pong", 1, autoreset_mode=AutoresetMode.NEXT_STEP, **SMALL)
     assert first.metadata["autoreset_mode"] is AutoresetMode.SAME_STEP
+
+
+@pytest.mark.parametrize("options", [{}, {"batch_size": 2, "num_threads": 1}])
+def test_final_observations_are_zeros_where_no_episode_ended(options):
+    env = AtariVectorEnv("breakout", 3, autoreset_mode="SameStep", **options, **SMALL)
+    env.reset(seed=0)
+    n_apart = 0
+    for t in range(900):
+        _, _, terminated, truncated, infos = env.step(np.full(env.batch_size, t % 4))
+        done = terminated | truncated
+        if done.any():
+            assert not infos["final_obs"][~done].any()
+            n_apart += not done.all()
+    assert n_apart
+    env.close()
+
+
+def test_negative_numbers_stand_for_none_as_in_ale_py():
+    env = AtariVectorEnv("pong", 2, num_threads=-1, **SMALL)
+    env.reset(seed=0)
+    _, infos = env.reset(seed=-5)
+    assert len(infos["lives"]) == 2
+    with pytest.raises(ValueError, match="seed: expected 32-bit integers"):
+        env.reset(seed=np.array([0, -(2**31) - 1]))
+
+
+def test_a_film_of_a_pal_game_is_slower():
+    env = AtariVectorEnv("adventure", 1, render_mode="rgb_array")
+    assert env.metadata["render_fps"] == 12.5
+
+
+def test_its_attributes_are_its_arguments():
+    env = AtariVectorEnv("breakout", 1, continuous=True, grayscale=False)
+    assert (env.grayscale, env.continuous) == (False, True)
+
+
+def test_registering_again_changes_nothing():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        register()
