@@ -13,7 +13,7 @@ from algos import checkpoints
 from algos.a2c.agent import create_agent
 from algos.a2c.train import Config, loss, main, train
 from algos.a2c.window import Window
-from algos.environments import Episodes, create_env, episode_infos
+from algos.environments import Episodes, create_env, episode_infos, frame_statistics
 from algos.logs import read_table
 from algos.run import Run
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
@@ -363,6 +363,10 @@ def test_a_run_of_an_atari_game(tmp_path, monkeypatch):
         assert float(row["charts/raw_FPS"]) == pytest.approx(4 * float(row["charts/SPS"]))
         assert math.isfinite(float(row["losses/policy"]))
         assert 0 < float(row["losses/entropy"]) < math.log(4)
+    mean, scale = frame_statistics("BreakoutNoFrameskip-v4", seed=0)
+    weights = checkpoints.load(folder, "a2c")["model"]
+    assert torch.equal(weights["encoder.mean"], mean)
+    assert torch.equal(weights["encoder.scale"], scale)
 
 
 @pytest.mark.slow

@@ -137,6 +137,16 @@ def test_updates_are_counted_that_were_made(scripted_run):
         assert updates / steps == pytest.approx(3 / run.n_steps)
 
 
+def test_the_last_iterations_have_a_row_in_the_log_too(scripted_run):
+    run, _ = scripted_run({2: 1}, {3: 1}, log_every=2, total_steps=6)
+    with run:
+        for figure in (1.0, 2.0, 5.0):
+            run.report(one_step(), {"losses/x": figure})
+        run.finish()
+    rows = read_table(run.folder / "training.csv")
+    assert [(int(row["step"]), float(row["losses/x"])) for row in rows] == [(4, 1.5), (6, 5.0)]
+
+
 def test_a_step_size_that_is_given_holds_in_a_run_that_is_resumed(resumed):
     with resumed() as run:
         assert run.n_steps == 2
