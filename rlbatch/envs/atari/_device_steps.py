@@ -56,10 +56,9 @@ class DeviceSteps:
             self.batch.step(DeviceJob.STEP, actions=action.to(torch.int64).contiguous())
             self.batch.observe(last_frames)
             after = self._after(action)
-            ended = self.batch.results["has_ended"].clone()
-            self.batch.step(DeviceJob.RESTART)
+            self.batch.step(DeviceJob.RESTART)  # What the step led to stays in the results.
             self.batch.observe(frames)
-            following = self._restarted(after, ended)
+            following = self._restarted(after, self.batch.results["has_ended"])
         first, second = {"frame": last_frames, **after}, {"frame": frames, **following}
         return DictTensor.unchecked(first), DictTensor.unchecked(second)
 
