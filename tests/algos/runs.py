@@ -1,10 +1,13 @@
 """What tests of training runs share."""
 
+import contextlib
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.command_line import RunConfig
@@ -61,3 +64,19 @@ class Constant(RL_Agent):
 def countdown(**options: Any) -> RunConfig:
     common = {"env_id": COUNTDOWN, "n_envs": 2, "n_processes": 0, "evaluation_episodes": 30}
     return RunConfig(**{**common, **options})
+
+
+@contextlib.contextmanager
+def gradient_norms() -> Iterator[list[float]]:
+    """Gives a list of the gradients' lengths, over all weights, in every step of an optimiser."""
+    norms: list[float] = []
+
+    def note(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
+        norms.append(torch.nn.utils.get_total_norm(gradients).item())
+
+    hook = register_optimizer_step_pre_hook(note)
+    try:
+        yield norms
+    finally:
+        hook.remove()

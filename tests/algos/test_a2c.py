@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.a2c.agent import create_agent
@@ -17,7 +16,7 @@ from algos.environments import Episodes, create_env, episode_infos, frame_statis
 from algos.logs import read_table
 from algos.run import Run
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
-from tests.algos.runs import assert_same, contents
+from tests.algos.runs import assert_same, contents, gradient_norms
 from tests.algos.tasks import COUNTDOWN, TWO_STATES
 
 
@@ -404,17 +403,8 @@ def test_advantages_may_be_shifted_and_scaled():
 
 
 def test_gradients_are_no_longer_than_their_limit(tmp_path):
-    norms = []
-
-    def note(optimizer, *_):
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        norms.append(torch.nn.utils.get_total_norm(gradients).item())
-
-    hook = register_optimizer_step_pre_hook(note)
-    try:
+    with gradient_norms() as norms:
         train(small(tmp_path, max_gradient_norm=1e-3))
-    finally:
-        hook.remove()
     assert norms == [pytest.approx(1e-3, rel=0.1)] * 12
 
 

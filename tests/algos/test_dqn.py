@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.dqn.agent import Agent, Model, create_agent
@@ -18,7 +17,7 @@ from algos.evaluation import Evaluation
 from algos.logs import read_table
 from algos.play import Options, play
 from rlbatch import DictTensor, RL_Batcher
-from tests.algos.runs import assert_same, contents
+from tests.algos.runs import assert_same, contents, gradient_norms
 from tests.algos.tasks import TWO_STATES
 
 
@@ -311,17 +310,8 @@ def test_targets_are_of_the_weights_at_every_so_many_iterations(tmp_path):
 
 
 def test_gradients_are_no_longer_than_their_limit(tmp_path):
-    norms = []
-
-    def note(optimizer, *_):
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        norms.append(torch.nn.utils.get_total_norm(gradients).item())
-
-    hook = register_optimizer_step_pre_hook(note)
-    try:
+    with gradient_norms() as norms:
         train(small(tmp_path, max_gradient_norm=1e-3))
-    finally:
-        hook.remove()
     assert len(norms) > 10
     assert norms == [pytest.approx(1e-3, rel=0.1)] * len(norms)
 

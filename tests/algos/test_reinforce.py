@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from algos import checkpoints
 from algos.environments import Episodes, create_env, episode_infos
@@ -18,7 +17,7 @@ from algos.logs import read_table
 from algos.reinforce.agent import create_agent
 from algos.reinforce.train import Config, loss, main, new_agent, train
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
-from tests.algos.runs import assert_same, contents
+from tests.algos.runs import assert_same, contents, gradient_norms
 from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
 
 NAN = math.nan
@@ -362,17 +361,8 @@ def test_what_follows_a_cut_is_a_number_without_gradients():
 
 
 def test_gradients_are_no_longer_than_their_limit(tmp_path):
-    norms = []
-
-    def note(optimizer, *_):
-        gradients = [p.grad for group in optimizer.param_groups for p in group["params"]]
-        norms.append(torch.nn.utils.get_total_norm(gradients).item())
-
-    hook = register_optimizer_step_pre_hook(note)
-    try:
+    with gradient_norms() as norms:
         train(small(tmp_path, max_gradient_norm=1e-3))
-    finally:
-        hook.remove()
     assert norms == [pytest.approx(1e-3, rel=0.1)] * 3
 
 
