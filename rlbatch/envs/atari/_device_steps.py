@@ -58,7 +58,7 @@ class DeviceSteps:
             after = self._after(action)
             self.batch.step(DeviceJob.RESTART)  # What the step led to stays in the results.
             self.batch.observe(frames)
-            following = self._restarted(after, self.batch.results["has_ended"])
+            following = self._restarted(after)
         first, second = {"frame": last_frames, **after}, {"frame": frames, **following}
         return DictTensor.unchecked(first), DictTensor.unchecked(second)
 
@@ -78,9 +78,7 @@ class DeviceSteps:
         """Returns where all environments are, after a job that was no step."""
         current = self._after(self.batch.results["last_action"])
         current["initial_state"] = current["episode_length"] == 0
-        current = self._restarted(
-            current, self.batch.results["has_ended"], current["initial_state"]
-        )
+        current = self._restarted(current, current["initial_state"])
         frames = self.batch.new_observations()
         self.batch.observe(frames)
         return DictTensor.unchecked({"frame": frames, **current})
@@ -115,11 +113,9 @@ class DeviceSteps:
             "lives": results["lives"].to(torch.int64),
         }
 
-    def _restarted(
-        self, after: Tensors, ended: torch.Tensor, initial: torch.Tensor | None = None
-    ) -> Tensors:
+    def _restarted(self, after: Tensors, initial: torch.Tensor | None = None) -> Tensors:
         """Returns what to act on after what a step led to, except for frames."""
-        done = after["done"]
+        done, ended = after["done"], self.batch.results["has_ended"]
         following = {
             key: after[key].masked_fill(done, 0)
             for key in ("reward", "reward_raw", "terminated", "truncated", "done", "last_action")
