@@ -115,6 +115,13 @@ class NamedTensors:
         Raises:
             TypeError: `keys` is a string.
             KeyMismatchError: A key is not here.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> step = DictTensor({"frame": torch.zeros(2, 4), "reward": torch.zeros(2)})
+            >>> step.get(["reward"])
+            DictTensor(n_elems=2, device=cpu)
+              reward  [2]  float32
         """
         if isinstance(keys, str):
             raise TypeError(f"keys: expected an iterable of strings, got the string {keys!r}")
@@ -129,6 +136,12 @@ class NamedTensors:
         """Returns a container of the tensors whose keys start with `prefix`, without the prefix.
 
         The tensors are the same objects. Keys that do not start with it are left out.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> step = DictTensor({"observation/frame": torch.zeros(2, 4)})
+            >>> list(step.truncate_key("observation/"))
+            ['frame']
         """
         size = len(prefix)
         return self._with({key[size:]: v for key, v in self.items() if key.startswith(prefix)})
@@ -191,6 +204,11 @@ class NamedTensors:
 
         Raises:
             IndexError: There is no row `index_from` where `index_to` is None.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> DictTensor({"reward": torch.tensor([0.0, 1.0, 2.0])}).slice(1, 3)["reward"]
+            tensor([1., 2.])
         """
         if index_to is None:
             n_elems = self.n_elems()
@@ -212,6 +230,12 @@ class NamedTensors:
             ShapeError: The index is not [N], or the mask not [B].
             DtypeMismatchError: The index holds neither integers nor bools.
             TypeError: It is a slice, for which there is `slice`.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> rewards = DictTensor({"reward": torch.tensor([0.0, 1.0, 2.0])})
+            >>> rewards.index([2, 0])["reward"], rewards.index(rewards["reward"] > 0)["reward"]
+            (tensor([2., 0.]), tensor([1., 2.]))
         """
         if isinstance(index, (int, np.integer)):
             return self.slice(int(index))
@@ -235,6 +259,14 @@ class NamedTensors:
             TypeError: It is not a tensor.
             ShapeError: It has not the B (and T) of the others.
             DeviceMismatchError: It is not on their device.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> step = DictTensor({"reward": torch.zeros(2)})
+            >>> step.set("done", torch.zeros(2, 1))
+            >>> step.set("lives", torch.zeros(3))
+            Traceback (most recent call last):
+            rlbatch.errors.ShapeError: lives: expected shape [2, ...], as reward, got (3,)
         """
         for other, tensor in self.variables.items():
             if other != key:
@@ -265,6 +297,14 @@ class NamedTensors:
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
             IndexError: There is no such row. Of an index on a GPU nobody looks.
+
+        Example:
+            >>> from rlbatch import DictTensor
+            >>> memory = DictTensor({"reward": torch.zeros(3)})
+            >>> new = DictTensor({"reward": torch.tensor([5.0, 6.0])})
+            >>> memory.copy_(new, torch.tensor([0, 1]), torch.tensor([2, 0]))
+            >>> memory["reward"]
+            tensor([6., 0., 5.])
         """
         check_is("source", source, type(self))
         check_is_tensor("source_indexes", source_indexes)
@@ -453,7 +493,23 @@ def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
     return torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], dim=1)
 
 
-def flat_with_keys(container: Any) -> tuple[list[tuple[Any, Any]], list[str] | None]:
+def known_to_torch(container: Any) -> Any:
+    """Lets torch.compile, torch.func and `torch.load` take a class of containers (a decorator).
+
+    Unflatten does not check: a transformation may put anything in the place of the leaves.
+    """
+    pytree.register_pytree_node(
+        container,
+        container._flatten,
+        container._unflatten,
+        serialized_type_name=f"rlbatch.{container.__name__}",
+        flatten_with_keys_fn=_flat_with_keys,
+    )
+    torch.serialization.add_safe_globals([container])
+    return container
+
+
+def _flat_with_keys(container: Any) -> tuple[list[tuple[Any, Any]], list[str] | None]:
     """Returns what a container's `_flatten` does, with the name of each child beside it."""
     children, keys = container._flatten()
     attributes = map(pytree.GetAttrKey, type(container).__slots__)

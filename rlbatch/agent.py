@@ -198,6 +198,17 @@ def replay_agent(
         KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
             first step.
         RuntimeError: PyTorch's, of the agent; with a note if it is about devices.
+
+    Example:
+        >>> class Linear(RL_Agent):
+        ...     model = torch.nn.Linear(4, 2)
+        ...     def __call__(self, state, observation, agent_info, history=None):
+        ...         logits = self.model(observation["frame"])
+        ...         return DictTensor({"action": logits.argmax(1), "logits": logits}), DictTensor()
+        >>> steps = TemporalDictTensor({"observation/frame": torch.ones(3, 5, 4)})
+        >>> replayed = replay_agent(Linear(), Trajectories(DictTensor(), steps))
+        >>> replayed["logits"].shape, replayed["logits"].requires_grad
+        (torch.Size([3, 5, 2]), True)
     """
     _check_trajectories(trajectories)
     replay = getattr(agent, replay_method_name)
@@ -269,6 +280,18 @@ def replay_agent_stateless(
 
     Raises:
         TypeError: They are no Trajectories.
+
+    Example:
+        >>> class Linear(RL_Agent):
+        ...     model = torch.nn.Linear(4, 2)
+        ...     def replay_all(self, trajectories):
+        ...         steps = trajectories.trajectories
+        ...         logits = self.model(steps["observation/frame"])
+        ...         return TemporalDictTensor({"logits": logits}, steps.lengths)
+        >>> steps = TemporalDictTensor({"observation/frame": torch.ones(3, 5, 4)})
+        >>> trajectories = Trajectories(DictTensor(), steps)
+        >>> replay_agent_stateless(Linear(), trajectories, "replay_all")["logits"].shape
+        torch.Size([3, 5, 2])
     """
     _check_trajectories(trajectories)
     return getattr(agent, replay_method_name)(trajectories)

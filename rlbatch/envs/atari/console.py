@@ -101,6 +101,12 @@ class Console:
 
     Args:
         game: Loaded at once, if given; see `loadROM`.
+
+    Example:
+        >>> console = Console("pong")
+        >>> reward = sum(console.act(Action.NOOP) for _ in range(600))
+        >>> reward, console.getScreenRGB().shape, console.game_over()
+        (-3, (210, 160, 3), False)
     """
 
     def __init__(self, game: RomLike | None = None):

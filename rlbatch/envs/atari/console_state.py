@@ -18,6 +18,15 @@ class ConsoleState:
     Raises:
         ValueError: These are no such bytes, or they have been changed.
         TypeError: They are no bytes at all.
+
+    Example:
+        >>> from rlbatch.envs.atari import Console
+        >>> console = Console("pong")
+        >>> state = console.cloneState()
+        >>> _ = console.act(3)
+        >>> console.restoreState(ConsoleState(state.serialize()))
+        >>> console.getFrameNumber() == state.getFrameNumber()
+        True
     """
 
     _HEADER = struct.Struct("<8s16s4iI")  # Mark, MD5, four counters as below, checksum.

@@ -215,6 +215,13 @@ class AtariEnv(VecEnv):
             TypeError: It is not a tensor.
             DtypeMismatchError: It is not a bool.
             ShapeError, DeviceMismatchError: It is not as above.
+
+        Example:
+            >>> env = AtariEnv("pong", 2, seed=0)
+            >>> _ = env.reset()
+            >>> _ = env.step(DictTensor({"action": torch.tensor([0, 3])}))
+            >>> env.reset_where(torch.tensor([True, False]))[0]["initial_state"]
+            tensor([ True, False])
         """
         self._check_was_reset("reset_where")
         if not isinstance(chosen, torch.Tensor):
@@ -276,6 +283,12 @@ class AtariEnv(VecEnv):
         Raises:
             CallOrderError: Before the first `reset`.
             TypeError, ValueError: `ids` are not numbers of environments.
+
+        Example:
+            >>> env = AtariEnv("pong", 8, seed=0)
+            >>> _ = env.reset()
+            >>> env.get_ram([0, 5]).shape
+            torch.Size([2, 128])
         """
         self._check_was_reset("get_ram")
         return self._batch.ram(self._batch.ids(ids))
@@ -293,6 +306,12 @@ class AtariEnv(VecEnv):
             ValueError: `obs_type` is "ram", for which nothing is drawn; or the screens differ in
                 height: some games have 250 lines and others 210.
             TypeError, ValueError: `ids` are not numbers of environments.
+
+        Example:
+            >>> env = AtariEnv("pong", 8, seed=0)
+            >>> _ = env.reset()
+            >>> env.render([0]).shape
+            torch.Size([1, 210, 160, 3])
         """
         self._check_was_reset("render")
         return torch.from_numpy(self._batch.render(self._batch.ids(ids))).to(self.device)
@@ -333,6 +352,13 @@ class AtariEnv(VecEnv):
             ShapeError: The states are not as above.
             ValueError: One is of another game, of other options, or damaged; `ids` names an
                 environment twice, or one that there is not; or there is not one seed for each.
+
+        Example:
+            >>> env = AtariEnv("pong", 3, seed=0)
+            >>> _ = env.reset()
+            >>> env.set_state(env.get_state([0]).expand(3, -1))  # All go on from the first.
+            >>> bool((env.get_ram() == env.get_ram([0])).all())
+            True
         """
         self._check_was_reset("set_state")
         if not isinstance(states, torch.Tensor):
@@ -358,6 +384,19 @@ class AtariEnv(VecEnv):
             CallOrderError: Before the first `reset`.
             ValueError: `ale` has another game, or plays it in another mode or difficulty, or `ids`
                 has a number twice.
+
+        Example:
+            >>> from ale_py import ALEInterface, LoggerMode, roms
+            >>> ALEInterface.setLoggerMode(LoggerMode.Error)
+            >>> ale = ALEInterface()
+            >>> ale.loadROM(roms.get_rom_path("pong"))
+            >>> ale.reset_game()
+            >>> score = [ale.act(0) for _ in range(100)]
+            >>> env = AtariEnv("pong", 4)
+            >>> _ = env.reset()
+            >>> env.from_ale(ale)
+            >>> bool((env.get_ram().numpy() == ale.getRAM()).all())
+            True
         """
         self._check_was_reset("from_ale")
         self._batch.from_ale(self._batch.ids_once(ids), ale)
@@ -373,6 +412,10 @@ class AtariEnv(VecEnv):
         Raises:
             TypeError: It is not an integer.
             ValueError: There is no such environment.
+
+        Example:
+            >>> AtariEnv("pong").seconds_per_step()
+            0.06666666666666667
         """
         check_integer("env", env, 0, self.n_envs() - 1)
         game = self._batch.game_of[env]
