@@ -298,7 +298,8 @@ def end_start(process: subprocess.Popen[str]) -> dict[str, float]:
 @contextlib.contextmanager
 def cold_start(config: Config) -> Iterator[subprocess.Popen[str]]:
     """Begins to start the first game that is to be started, in an empty cache."""
-    with tempfile.TemporaryDirectory() as cache:
+    # After an interrupt a compiler that the process has started may still write there.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as cache:
         process = begin_start(config.start_games[0], config, cache)
         try:
             yield process

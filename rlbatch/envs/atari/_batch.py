@@ -109,7 +109,8 @@ class Batch:
             raise ShapeError(
                 f"states: expected {expected} uint8, got {tuple(states.shape)} {states.dtype}"
             )
-        states = states.to(self.device).contiguous()
+        # Of a single row, as a part of a wider tensor, `contiguous` would leave the stride.
+        states = states.to(self.device).reshape(-1).view(expected)
         bodies = states[:, HEADER_BYTES:]
         headers = states[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
         owners, checksums = headers.view(torch.int64).T

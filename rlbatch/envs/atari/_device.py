@@ -417,7 +417,8 @@ class DeviceBatch(Batch):
             self._run_on_states(
                 name, self._kernels[i], self._batches[i], [ids[row] for row in rows], part
             )
-            bodies[rows] = part
+            if name == "rlb_save":  # What is restored is the caller's, and only read.
+                bodies[rows] = part
 
     def _run_on_states(
         self,

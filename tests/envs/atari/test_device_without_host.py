@@ -230,6 +230,17 @@ def test_states_stay_on_the_gpu(played_gpu: PlayedGPU, games: list[str]) -> None
     assert played_gpu.most_bytes < states.nbytes / 10  # The first part of each.
 
 
+@pytest.mark.parametrize("games", [["pong"], ["pong", "breakout"]])
+def test_states_that_are_set_are_only_read(played_gpu: PlayedGPU, games: list[str]) -> None:
+    env = AtariEnv(games=games, n_envs=4, device=GPU, seed=0)
+    env.reset()
+    for ids in ([1], [3, 0]):
+        states = env.get_state(ids)
+        n_changes = states._version
+        env.set_state(states, ids)
+        assert states._version == n_changes
+
+
 def test_memory_that_runs_out_leaves_environments_as_they_are(
     make: MakeEnv, monkeypatch: pytest.MonkeyPatch
 ) -> None:

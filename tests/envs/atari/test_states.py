@@ -94,9 +94,13 @@ def test_states_of_any_size_are_checked_wherever_they_are_changed(size: tuple[in
     apart[:] = states
     flat = torch.zeros(1 + states.numel(), dtype=torch.uint8)[1:].view(states.shape)
     flat[:] = states
-    for same in (apart, flat, states[:1].expand(3, -1), states.flip(0)):
+    cut = torch.zeros(3, n_bytes + 1, dtype=torch.uint8)[:, :-1]
+    cut[:] = states
+    for same in (apart, flat, cut, states[:1].expand(3, -1), states.flip(0)):
         env.set_state(same)
         assert torch.equal(env.get_state(), same)
+        env.set_state(same[2:], [0])
+        assert torch.equal(env.get_state([0]), same[2:])
     for number in range(3):
         env.set_state(states[number : number + 1], [0])
         assert torch.equal(env.get_state([0])[0], states[number])
