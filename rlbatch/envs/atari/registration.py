@@ -13,6 +13,12 @@ def register() -> None:
     """Registers the 104 games with Gymnasium, with the options of `ALE/...-v5`.
 
     Importing `rlbatch.envs.atari` does it; doing it again changes nothing.
+
+    Example:
+        >>> import rlbatch.envs.atari
+        >>> env = gymnasium.make_vec("rlbatch/Breakout-v5", num_envs=4)
+        >>> env.reset(seed=0)[0].shape
+        (4, 4, 84, 84)
     """
     for name in GAMES:
         identifier = f"{NAMESPACE}/{gymnasium_name(name)}-v5"

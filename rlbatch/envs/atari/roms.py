@@ -73,6 +73,11 @@ def read_rom(game: Game, path: RomLike | None = None) -> bytes:
     Raises:
         RomNotFoundError: There is no such file, or no ale-py.
         RomError: Its size or its MD5 is another one.
+
+    Example:
+        >>> from rlbatch.envs.atari import find_game
+        >>> len(read_rom(find_game("pong")))
+        2048
     """
     source = rom_folder() / f"{game.name}.bin" if path is None else path
     rom, where = rom_content(source)
