@@ -629,6 +629,17 @@ def test_stats_are_the_callers():
         assert batcher.stats()[0]["n_steps"] == 0
 
 
+def test_a_reset_takes_time_of_the_environment():
+    class Slow(CountingEnv):
+        def reset(self, env_info=None):
+            time.sleep(0.05)
+            return super().reset(env_info)
+
+    with make_batcher(0, create_env=lambda seed: Slow([9]), env_args={}) as batcher:
+        batcher.reset()
+        assert batcher.stats()[0]["env_s"] >= 0.05
+
+
 def test_waiting_for_the_first_step_of_another_process_is_no_storage():
     def create_env(seed):
         return Napper([9, 9], nap_at=0 if seed.process == 1 else None)

@@ -66,6 +66,19 @@ def test_arguments_may_hold_what_was_computed_with_gradients(n_processes):
         batcher.update(Holder())
 
 
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_what_a_script_has_set_on_a_tensor_is_there(n_processes):
+    class Named(Rewriter):
+        def __init__(self, weights):
+            assert weights.names_of_rows == ["a", "b"]
+
+    weights = torch.ones(2)
+    weights.names_of_rows = ["a", "b"]
+    args = {"weights": weights}
+    with RL_Batcher(1, Named, args, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0):
+        pass
+
+
 def test_an_environment_may_choose_among_the_keys_of_the_actions():
     class Chooses(CountingEnv):
         def step(self, action):

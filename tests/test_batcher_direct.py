@@ -7,8 +7,8 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch import DictTensor, DtypeMismatchError, RL_Agent, RL_Batcher
 from rlbatch.envs import DeviceEnv, GymEnvInf
-from tests.batchers import assert_equal
-from tests.helpers import NestedGym
+from tests.batchers import assert_equal, make_batcher
+from tests.helpers import CountingEnv, NestedGym
 
 
 class Remembering(RL_Agent):
@@ -102,6 +102,17 @@ def test_a_reset_that_changes_its_form_is_refused():
         batcher.reset()
         with pytest.raises(DtypeMismatchError, match="observation/reward: expected torch.float32"):
             batcher.execute()
+
+
+def test_an_environment_that_does_not_reset_itself_is_stepped():
+    class Both(CountingEnv):
+        def step_into(self, action, after, following):
+            raise AssertionError
+
+    with make_batcher(0, create_env=lambda seed: Both([3]), env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        assert batcher.get()[0].trajectories.lengths.tolist() == [3]
 
 
 def test_a_step_of_ones_own_is_called():

@@ -72,6 +72,16 @@ def test_an_environment_raises_and_is_named_by_its_number_among_all(faults, comm
     assert_unusable(batcher)
 
 
+def test_the_first_environment_of_all_is_named_too():
+    def create_env(seed):
+        return GymEnv([FailingGym(at_step=0)], seed)
+
+    batcher = make_batcher(1, create_env=create_env, env_args={})
+    with pytest.raises(WorkerError, match="worker 0, execute, environment 0: ") as caught:
+        acquire(batcher)
+    assert caught.value.environment == 0
+
+
 def test_update_raises():
     class Stubborn(CountingAgent):
         def update(self, info):
@@ -105,6 +115,7 @@ def hang(seed):
     [
         (signal.SIGKILL, "SIGKILL"),
         (signal.SIGSEGV, "SIGSEGV"),
+        (signal.SIGBUS, r"SIGBUS .shared memory has run out.\n"),
         (signal.SIGRTMIN + 5, r"signal \d+"),
     ],
 )
@@ -251,6 +262,7 @@ def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
             assert "batchers.py" in caught.value.child_traceback
             assert caught.value.child_traceback.count(" in step\n") == 2  # One of each process.
             assert "\0" not in caught.value.child_traceback
+            assert caught.value.worker == 0
     assert batcher.get(blocking=False) == (None, None)
     with Timer():
         batcher.close()
@@ -260,8 +272,23 @@ def test_no_time_at_all_is_a_timeout():
     batcher = make_batcher(1, create_env=sleeping, env_args={})
     batcher.reset()
     batcher.execute()
-    with pytest.raises(WorkerTimeoutError, match="within 0 s"), Timer():
+    with pytest.raises(WorkerTimeoutError, match="within 0 s, got none$") as caught, Timer():
         batcher.get(timeout=0)
+    assert caught.value.child_traceback == ""  # Which would take time.
+    batcher.close()
+
+
+def test_those_that_have_answered_are_not_among_those_that_hang():
+    def create_env(seed):
+        return Sleeper([9], seed=seed) if seed.process else CountingEnv([9], seed=seed)
+
+    batcher = make_batcher(2, create_env=create_env, env_args={})
+    batcher.reset()
+    batcher.execute()
+    with pytest.raises(WorkerTimeoutError, match=r"workers 1 \(execute\): ") as caught:
+        batcher.get(timeout=1.0)
+    assert caught.value.worker == 1
+    assert "worker 0" not in caught.value.child_traceback
     batcher.close()
 
 
@@ -505,8 +532,10 @@ def test_a_child_that_the_caller_forks_leaves_the_workers_alone():
     ],
 )
 def test_what_can_not_be_pickled_is_named_before_a_process_waits(arguments, name):
-    with pytest.raises(TypeError, match=f"^{name}: expected something that can be pickled, got <"):
+    expected = f"^{name}: expected something that can be pickled, got <"
+    with pytest.raises(TypeError, match=expected) as caught:
         make_batcher(1, **arguments)
+    assert "take a function" not in str(caught.value)  # Which is about methods of Python's.
 
 
 class Trainer:

@@ -601,6 +601,18 @@ def test_an_agent_that_can_not_be_made_closes_the_environment(name):
     assert made[0].closed
 
 
+def test_why_an_agent_can_not_be_made_is_told_where_the_environment_fails_to_close():
+    class Stuck(CountingEnv):
+        def close(self):
+            raise RuntimeError("window is gone")
+
+    def create_agent():
+        raise ValueError("no agent")
+
+    with pytest.raises(ValueError, match="no agent"):
+        make_batcher(create_env=lambda seed: Stuck([3]), env_args={}, create_agent=create_agent)
+
+
 class StepsOnce(CountingEnv):
     def step(self, action):
         return super().step(action)[0]

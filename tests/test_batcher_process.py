@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -76,6 +77,23 @@ def test_a_worker_ends_well_where_nobody_reads_what_it_prints(tmp_path):
     done = run(PRINTS, tmp_path / "result", "> /dev/full")
     assert (tmp_path / "result").read_text() == "[3]"
     assert "_process.py" not in done.stderr
+
+
+# Makes a terminal, which the streams are, that of the script.
+OWNS_ITS_TERMINAL = "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0)"
+
+
+def test_a_terminal_does_not_stop_a_worker_that_prints(tmp_path):
+    ours, theirs = os.openpty()
+    settings = termios.tcgetattr(theirs)
+    settings[3] |= termios.TOSTOP  # Stops who prints in the background.
+    termios.tcsetattr(theirs, termios.TCSANOW, settings)
+    command = [sys.executable, "-c", OWNS_ITS_TERMINAL + PRINTS, str(tmp_path / "result")]
+    streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    subprocess.run(command, cwd=ROOT, start_new_session=True, timeout=120, **streams)
+    for end in (ours, theirs):
+        os.close(end)
+    assert (tmp_path / "result").read_text() == "[3]"
 
 
 def test_no_folder_has_to_be_writable(monkeypatch):
