@@ -174,6 +174,13 @@ def test_a_replay_ends_with_the_longest_trajectory():
     assert replay_agent(FeedForward(), Trajectories(info, steps))["logits"].shape == (2, 4, 2)
 
 
+@pytest.mark.parametrize("n_rows", [0, 2])
+def test_nothing_to_replay_is_refused(n_rows):
+    steps = TemporalDictTensor({"observation/frame": torch.zeros(n_rows, 0, 3)})
+    with pytest.raises(ValueError, match="trajectories: expected at least one step to replay"):
+        replay_agent(FeedForward(), Trajectories(DictTensor(), steps))
+
+
 @pytest.mark.parametrize(
     ("late", "error", "match"),
     [
@@ -281,6 +288,14 @@ def test_the_checker_forwards_everything():
     with pytest.raises(AttributeError, match="nothing"):
         checked.nothing  # noqa: B018
     assert pickle.loads(pickle.dumps(checked)).threshold == 4
+
+
+def test_the_checker_leaves_a_method_alone_that_takes_no_trajectories():
+    class Exporting(Chatty):
+        def exported(self):
+            return DictTensor({"weights": torch.zeros(1, device="meta")})
+
+    assert RL_Agent_CheckDevice(Exporting(), "cpu").exported()["weights"].device.type == "meta"
 
 
 @pytest.mark.parametrize("create_agent", [FeedForward, Recurrent, Historian])

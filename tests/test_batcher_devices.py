@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from rlbatch import DeviceMismatchError, DictTensor, WorkerError, replay_agent
+from rlbatch import DeviceMismatchError, DictTensor, RL_Agent, WorkerError, replay_agent
 from rlbatch.envs import DeviceEnv
 from tests.batchers import LENGTHS, CountingAgent, acquire, make_batcher
 from tests.helpers import CountingEnv
@@ -117,3 +117,49 @@ def test_a_replay_tells_where_everything_is_as_well():
     with pytest.raises(RuntimeError, match="device") as caught:
         replay_agent(OnAnotherDevice(), trajectories)
     assert "trajectories on cpu; parameters on meta" in "".join(caught.value.__notes__)
+
+
+def test_a_replay_tells_where_the_state_is():
+    class Wanders(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            sum_ = state["count"] + observation["frame"][:, 0]
+            return DictTensor({"sum": sum_}), DictTensor({"count": sum_.to("meta")})
+
+    with make_batcher() as batcher:
+        trajectories, _ = acquire(batcher)
+    with pytest.raises(RuntimeError, match="device") as caught:
+        replay_agent(Wanders(), trajectories)
+    assert "(trajectories on cpu; state on meta; " in "".join(caught.value.__notes__)
+
+
+def test_a_module_has_parameters_and_no_registries():
+    class Module(RL_Agent, torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(3))
+            self.model = torch.nn.Linear(3, 2, device="meta")
+
+        def __call__(self, state, observation, agent_info, history=None):
+            return self.model(observation["frame"] - self.mean)
+
+    with make_batcher(create_agent=Module) as batcher:
+        batcher.reset()
+        with pytest.raises(RuntimeError) as caught:
+            batcher.execute()
+    (note,) = caught.value.__notes__
+    assert note.startswith("(observation on cpu; parameters on meta; buffers on cpu; RL_Agent_")
+
+
+def test_an_error_that_takes_no_note_is_raised_as_it_is():
+    class Frozen(RuntimeError):
+        def add_note(self, note):
+            raise AttributeError("frozen")
+
+    class Raises(CountingAgent):
+        def __call__(self, state, observation, agent_info, history=None):
+            raise Frozen("expected all tensors to be on the same device")
+
+    with make_batcher(create_agent=Raises) as batcher:
+        batcher.reset()
+        with pytest.raises(Frozen, match="same device"):
+            batcher.execute()

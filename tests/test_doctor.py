@@ -123,6 +123,23 @@ def test_what_is_not_there_comes_with_its_remedy(is_fine) -> None:
     assert "-> mend it" in doctor._paragraph("GPU", doctor.Finding(is_fine, "none", "mend it"))
 
 
+def test_the_first_lines_of_a_long_message_are_shown() -> None:
+    lines = [f"line {number}" for number in range(20)]
+    printed = doctor._paragraph("GPU", doctor.Finding(False, "\n".join(lines), "mend it"))
+    first, *more = printed.splitlines()
+    assert first == "GPU            MISSING  line 0"
+    assert [line.strip() for line in more] == [*lines[1:12], "-> mend it"]
+    assert doctor._paragraph("GPU", doctor.Finding(None, "")).split() == ["GPU", "-"]
+
+
+def test_what_is_not_installed_is_no_extra(monkeypatch) -> None:
+    monkeypatch.setattr(doctor, "_version", {"pillow": "12.0"}.get)
+    assert doctor.check_extras().found == "pillow 12.0"
+    monkeypatch.setattr(doctor, "_version", lambda name: None)
+    assert doctor.check_extras() == (True, "none", "")
+    assert doctor.check_python().found.endswith("rlbatch of a folder, not installed")
+
+
 def test_roms_that_are_not_there_or_not_what_they_should_be(monkeypatch, tmp_path) -> None:
     roms = rom_folder()
     for module in ("rlbatch.envs.atari.roms", "rlbatch.doctor"):
@@ -164,8 +181,9 @@ def test_no_gpu(monkeypatch, tmp_path, driver, cuda, is_fine, found) -> None:
     assert finding.found.startswith(found)
     assert finding.remedy
     if cuda:  # One that is hidden is not missed.
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-        assert doctor.check_driver().is_fine is None
+        for hides in ("", "-1"):
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", hides)
+            assert doctor.check_driver().is_fine is None
 
 
 @pytest.mark.parametrize(
@@ -243,6 +261,17 @@ def test_headers_are_found_and_need_not_be_there(monkeypatch, tmp_path) -> None:
     (tmp_path / "include").mkdir()
     (tmp_path / "include" / "cuda_runtime.h").touch()
     assert doctor.check_headers() == (True, str(tmp_path / "include"), "")
+
+
+def test_headers_of_nvidias_packages_are_found(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr(doctor, "_CUDA_FOLDER", str(tmp_path / "none"))
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    include = tmp_path / "nvidia" / "cu13" / "include"
+    include.mkdir(parents=True)
+    (include / "cuda_runtime.h").touch()
+    monkeypatch.delitem(sys.modules, "nvidia", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert doctor.check_headers() == (True, str(include), "")
 
 
 def test_a_library_that_does_not_load_is_no_missing_compiler(monkeypatch, tmp_path) -> None:

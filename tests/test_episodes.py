@@ -272,6 +272,17 @@ def test_an_episode_that_does_not_end_is_an_error(autoreset):
     assert episodes.trajectories.lengths.tolist() == [2, 30, 3]
 
 
+def test_an_episode_that_is_too_long_is_not_waited_for():
+    class Endless(CountingEnv):
+        def step(self, action):
+            assert self.count[0] < 20
+            return super().step(action)
+
+    with make_batcher(0, create_env=lambda seed: Endless([100]), env_args={}) as batcher:
+        with pytest.raises(ValueError, match="episodes of at most 9 steps, got one of 12 or more"):
+            acquire_episodes(batcher, 1, max_length=9)
+
+
 def test_mistakes_are_named():
     with make_batcher(0) as batcher:
         with pytest.raises(ValueError, match="n_episodes: expected at least 1, got 0"):

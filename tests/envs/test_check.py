@@ -1,17 +1,20 @@
 """`check_env` passes what keeps the contract, and names the clause that is broken."""
 
 import logging
+import math
 from contextlib import closing
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, VecEnv, check_env
 from rlbatch.errors import EnvContractError
-from tests.helpers import BACKENDS, CountingEnv, CountingGym, NestedGym, gym_env
+from tests.helpers import BACKENDS, CountingEnv, CountingGym, FailingGym, NestedGym, gym_env
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 
@@ -114,6 +117,23 @@ def test_environments_that_differ_are_named(autoreset):
         check_env(Differs([1, 1, 9, 9, 9], autoreset=autoreset), n_steps=1)
 
 
+def test_ten_environments_that_differ_are_named():
+    class Counts(CountingEnv):
+        def step(self, action):
+            pairs = super().step(action)
+            for observation, _ in pairs:
+                observation["episode_length"][:] = 7
+            return pairs
+
+    with pytest.raises(EnvContractError, match=r"environments \[0, 1, 2, 3, 4, 5, 6, 7, 8, 9\]: "):
+        check_env(Counts([9] * 12), n_steps=1)
+
+
+def test_an_environment_of_a_list_that_fails_is_named():
+    with pytest.raises(EnvContractError, match=r"step: takes actions: .* \(in environment 1 of"):
+        check_env(GymEnv([CountingGym(), FailingGym(at_step=0)]))
+
+
 def test_a_mark_that_is_missing_is_named():
     class Marks(CountingEnv):
         def step(self, action):
@@ -137,6 +157,10 @@ def test_a_check_that_saw_no_episode_end_says_so(caplog):
     assert caplog.messages == []
 
 
+def test_an_episode_that_is_cut_has_ended():
+    assert check_env(GymEnv([CountingGym(truncates=True)]), n_steps=3) == (3, 0, 1, ())
+
+
 def test_the_same_actions_are_drawn_in_every_check():
     def drawn():
         env = CountingGym(length=5)
@@ -145,6 +169,21 @@ def test_the_same_actions_are_drawn_in_every_check():
 
     assert drawn() == drawn()
     assert set(drawn()) == {0, 1}
+
+
+def test_parts_of_an_action_are_drawn_apart():
+    class Pairs(CountingGym):
+        def __init__(self):
+            super().__init__()
+            self.action_space = spaces.Dict({"x": spaces.Discrete(2), "y": spaces.Discrete(2)})
+
+        def step(self, action):
+            seen.add((int(action["x"]), int(action["y"])))
+            return super().step(action)
+
+    seen = set()
+    check_env(GymEnv([Pairs()]), n_steps=100)
+    assert len(seen) == 4
 
 
 def test_actions_may_be_given_by_a_function():
@@ -636,6 +675,25 @@ def test_what_is_written_into_arrays_is_looked_at_too(fault, clause):
         check_env(WritesInto(fault), n_steps=20)
 
 
+def test_what_a_step_into_raises_is_the_cause():
+    class Fails(GymEnvInf):
+        def step_into(self, action, after, following):
+            raise KeyError("no such array")
+
+    with pytest.raises(EnvContractError, match="with step_into: step: takes actions") as caught:
+        check_env(Fails([CountingGym()]), n_steps=3)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_a_step_into_is_for_what_resets_itself_on_the_cpu(played_gpu):
+    class Elsewhere(CountingEnv):
+        def step_into(self, action, after, following):
+            raise AssertionError
+
+    assert check_env(Elsewhere([2], autoreset=True, device="cuda"), n_steps=4).n_terminated == 2
+    assert check_env(Elsewhere([2]), n_steps=4).n_terminated == 2  # Which does not reset itself.
+
+
 def test_rewards_of_both_signs_may_be_large():
     class Trade(CountingGym):
         def step(self, action):
@@ -646,12 +704,58 @@ def test_rewards_of_both_signs_may_be_large():
         check_env(GymEnvInf([Trade(length=500)], seed), n_steps=500)
 
 
-def test_values_outside_the_bounds_of_the_space_are_suspected():
+@pytest.mark.parametrize("reward", [math.inf, -math.inf, math.nan])
+def test_a_reward_without_end_counts_as_it_is(reward):
+    class Wins(CountingGym):
+        def step(self, action):
+            frame, _, *ends = super().step(action)
+            return frame, reward, *ends
+
+    assert check_env(GymEnvInf([Wins()], seed=0), n_steps=9).n_terminated == 3
+
+
+def test_large_rewards_of_an_episode_hide_nothing_in_the_next():
+    class Trade(CountingEnv):
+        def step(self, action):
+            (after, ran), following = super().step(action)
+            first = after["frame"][:, 1] == 0
+            after["reward"].masked_fill_(first, 1e6)
+            after["episode_return"].masked_fill_(first, 1e6)
+            after["episode_return"][~first] += 1
+            return (after, ran), following
+
+    with pytest.raises(EnvContractError, match="step: episode_return sums the rewards"):
+        check_env(Trade([1], autoreset=True), n_steps=2)
+
+
+@pytest.mark.parametrize("number", [-1, 101])
+def test_values_outside_the_bounds_of_the_space_are_suspected(number):
     env = GymEnvInf([CountingGym(length=3)])
     assert check_env(env, 20).warnings == ()
-    env = GymEnvInf([CountingGym(number=101, length=3)])
+    env = GymEnvInf([CountingGym(number=number, length=3)])
     expected = "frame was outside the bounds of observation_space, 0 to 100"
     assert check_env(env, 20).warnings == (expected,)
+
+
+def test_every_part_outside_its_bounds_is_suspected():
+    class Wide(NestedGym):
+        observation_space = spaces.Dict({key: spaces.Box(0, 1, (2,)) for key in "abc"})
+
+        def reset(self, **options):
+            super().reset(**options)
+            return self.observe(), {}
+
+        def step(self, action):
+            return self.observe(), *super().step(action)[1:]
+
+        def observe(self):
+            return {
+                key: np.full(2, value, np.float32)
+                for key, value in zip("abc", (2, 0, 2), strict=True)
+            }
+
+    names = [warning.split()[0] for warning in check_env(GymEnvInf([Wide()]), 20).warnings[-2:]]
+    assert names == ["a", "c"]
 
 
 def test_an_environment_that_changes_its_actions_is_named():

@@ -13,6 +13,7 @@ from packaging.version import Version
 from rlbatch import DictTensor, VecEnv
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf, to_gymnasium
 from rlbatch.envs.atari import AtariEnv, AtariVectorEnv
+from rlbatch.envs.vector import ToGymnasium
 from rlbatch.errors import (
     DeviceMismatchError,
     DtypeMismatchError,
@@ -206,6 +207,7 @@ def test_the_pictures_are_those_of_the_environment() -> None:
     for _ in range(20):
         env.step(np.array([2, 3, 0]))
     pictures = env.render()
+    assert isinstance(pictures, tuple)
     assert [(one.shape, one.dtype) for one in pictures] == [((210, 160, 3), np.uint8)] * 3
     assert np.array_equal(np.stack(pictures), inner.render())
     assert not np.array_equal(pictures[0], pictures[1])
@@ -214,6 +216,10 @@ def test_the_pictures_are_those_of_the_environment() -> None:
     assert without.render_mode is None
     with pytest.raises(TypeError, match="render: expected an environment with the method render"):
         without.render()
+
+
+def test_one_that_was_refused_has_nothing_to_close() -> None:
+    ToGymnasium.__new__(ToGymnasium).close()  # As Gymnasium 1.2 does with what is deleted.
 
 
 def test_it_closes_the_environments() -> None:
@@ -325,9 +331,14 @@ def test_a_seed_for_some_is_refused_and_changes_nothing() -> None:
     env, same = (to_gymnasium(AtariEnv("pong", 2, seed=0)) for _ in range(2))
     env.reset(), same.reset()
     mask = np.array([True, False])
-    with pytest.raises(ValueError, match="seed: expected None with a reset_mask, got both"):
-        env.reset(seed=1, options={"reset_mask": mask})
-    for bad, error in ((mask[:1], ShapeError), ([1, 0], DtypeMismatchError)):
+    for seed in (0, 1):
+        with pytest.raises(ValueError, match="seed: expected None with a reset_mask, got both"):
+            env.reset(seed=seed, options={"reset_mask": mask})
+    for bad, error in (
+        (mask[:1], ShapeError),
+        (mask[:, None], ShapeError),
+        ([1, 0], DtypeMismatchError),
+    ):
         with pytest.raises(error, match=r"reset_mask: expected .*, got"):
             env.reset(options={"reset_mask": bad})
     assert equal(env.reset()[0], same.reset()[0])
@@ -338,6 +349,7 @@ def test_a_seed_for_some_is_refused_and_changes_nothing() -> None:
     [
         (None, DtypeMismatchError, "action: expected numbers, got None"),
         (["left", "right"], DtypeMismatchError, r"action: expected numbers, got \['left'"),
+        ([1j, 0], DtypeMismatchError, r"action: expected numbers, got \[1j, 0\]"),
         ([0, 1, 0], ShapeError, "action: expected shape"),
     ],
 )
