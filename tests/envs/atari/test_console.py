@@ -4,8 +4,11 @@ import copy
 import inspect
 import itertools
 import logging
+import os
 import pickle
 import struct
+import subprocess
+import sys
 import zlib
 
 import numpy as np
@@ -114,6 +117,20 @@ def test_settings_are_kept_as_in_ale_py():
 def test_a_setting_that_makes_no_sense_is_refused(kind, key, value, error, message):
     with pytest.raises(error, match=message):
         getattr(Console(), f"set{kind}")(key, value)
+
+
+@pytest.mark.parametrize("value", [1.0, 1 + 1e-9, 1])
+def test_a_number_is_rounded_before_it_is_looked_at(value):
+    console = Console()
+    console.setFloat("repeat_action_probability", value)
+    assert console.getFloat("repeat_action_probability") == 1
+
+
+@pytest.mark.parametrize("value", [np.True_, np.False_])
+def test_a_setting_may_be_a_bool_of_numpy(value):
+    console = Console()
+    console.setBool("truncate_on_loss_of_life", value)
+    assert console.getBool("truncate_on_loss_of_life") is bool(value)
 
 
 def test_settings_wait_for_the_next_rom():
@@ -600,3 +617,17 @@ def test_a_state_does_not_change_with_the_bytes_that_it_was_made_of():
     copied = ConsoleState(serialized)
     serialized[-1] ^= 1
     assert copied == state
+
+
+def test_the_interpreter_ends_while_a_thread_plays():
+    script = """
+import threading, time
+from rlbatch.envs.atari import Console
+console = Console()
+console.setInt("frame_skip", 2**31 - 1)
+console.loadROM("breakout")  # Which does not begin by itself.
+threading.Thread(target=console.act, args=(0,), daemon=True).start()
+time.sleep(0.3)
+"""
+    spoilt = {**os.environ, "MALLOC_PERTURB_": "165"}  # What is freed can not be played on.
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=spoilt)

@@ -41,18 +41,55 @@ def test_the_interpreter_comes_back_behind_what_is_left_to_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("code", "is_left"),
+    [
+        *((read, True) for read in ("24 07", "a4 0c", "a5 7f", "a6 0c", "b5 00", "b6 00", "e6 02")),
+        *((store, False) for store in ("84 02", "85 02", "86 02", "94 02", "95 02", "96 02")),
+        *((in_ram, False) for in_ram in ("24 80", "a5 80", "b5 80", "c6 ff")),
+        *((elsewhere, True) for elsewhere in ("ad 84 02", "8d 96 02", "ad 80 00", "b9 00 00")),
+        *((in_rom, False) for in_rom in ("ad 00 f1", "bd 00 10", "a9 02", "0a", "68", "28")),
+        *((push, True) for push in ("08", "48")),
+        *((wait, True) for wait in ("ad 84 02 d0 fb", "ad 84 02 10 fb")),
+        *((branch, False) for branch in ("ad 84 02 f0 fb", "ad 84 02 d0 fa")),
+    ],
+)
+def test_what_is_left_to_the_interpreter(code: str, is_left: bool) -> None:
+    """Or may be: what reads the TIA or a timer, waits for one, or pushes onto what may be a TIA."""
+    text = program_macros(rom_of(code + " ea 4c 00 f0"), "4K")["PROGRAM"]
+    at = len(bytes.fromhex(code))
+    assert (f"RLB_ENTRY({at:x},f00{at:x})" in text) is is_left
+
+
+@pytest.mark.parametrize(
     ("behind", "is_code"), [("a9 01 85 80 60", True), ("a9 01 02 60", False), ("a9 01 00", False)]
 )
-def test_code_behind_a_jump(behind: str, is_code: bool) -> None:
-    text = program_macros(rom_of("4c 00 f0" + behind), "4K")["PROGRAM"]
+@pytest.mark.parametrize("jump", ["4c 00 f0", "ea ea 60"])
+def test_code_behind_a_jump(jump: str, behind: str, is_code: bool) -> None:
+    text = program_macros(rom_of(jump + behind), "4K")["PROGRAM"]
     assert ("RLB_ENTRY(3,f003)" in text) is is_code
+
+
+def test_code_at_another_of_its_addresses_is_left_to_the_interpreter() -> None:
+    # F000 BNE F005; JMP D005; F005 NOP; JMP F000
+    text = program_macros(rom_of("d0 03 4c 05 d0 ea 4c 00 f0"), "4K")["PROGRAM"]
+    assert "RLB_JUMP(d005) RLB_GOTO(5)" in text
+    assert "RLB_BRANCH(d0,3,1) RLB_GO(f005)" in text
 
 
 def test_a_bank_goes_on_behind_the_access_that_switches_to_it() -> None:
     banks = rom_of("2c f9 ff 00"), rom_of("ea ea ea a9 01 00", origin=0xD000)
     text = program_macros(b"".join(banks), "F8")["PROGRAM"]
     assert "RLB_ENTRY(1003,f003)" in text
+    assert "RLB_ENTRY(3,f003)" in text  # It may have been there already.
     assert "RLB_STEP(f003,a9,1,2)" in text
+
+
+def test_code_in_another_part_is_entered() -> None:
+    # F000 JMP F200; F200 LDA #1; JMP F000
+    code = bytes.fromhex("4c 00 f2").ljust(0x200, b"\xff") + bytes.fromhex("a9 01 4c 00 f0")
+    text = program_macros(rom_of(code.hex()), "4K")["PROGRAM"]
+    assert "RLB_JUMP(f200) RLB_GO(f200)" in text
+    assert "RLB_ENTRY(200,f200)" in text
 
 
 def test_programs_are_found() -> None:

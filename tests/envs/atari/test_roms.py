@@ -41,6 +41,14 @@ def test_without_ale_py_the_message_says_what_to_install(monkeypatch):
         read_rom(PONG)
 
 
+def test_an_ale_py_without_roms_is_none(monkeypatch, tmp_path):
+    (tmp_path / "ale_py").mkdir()
+    monkeypatch.delitem(sys.modules, "ale_py", raising=False)
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    with pytest.raises(RomNotFoundError, match=r"ROMs: expected the package ale-py"):
+        read_rom(PONG)
+
+
 def test_a_rom_may_come_from_a_path_or_as_bytes(rom_file):
     rom = read_rom(PONG)
     path = rom_file("anything.rom", rom)
@@ -103,8 +111,8 @@ def test_the_kind_of_most_cartridges_shows_in_their_size():
             assert guess_cart(read_rom(game)) == game.cart, game.name
 
 
-@pytest.mark.parametrize(("size", "cart"), [(4096, "2K"), (8192, "4K")])
-def test_a_rom_whose_halves_are_equal_counts_as_one_of_them(size, cart):
+@pytest.mark.parametrize(("size", "cart"), [(4096, "2K"), (8192, "4K"), (16384, "F6")])
+def test_a_small_rom_whose_halves_are_equal_counts_as_one_of_them(size, cart):
     half = bytes(range(256)) * (size // 512)
     assert guess_cart(half * 2) == cart
 
@@ -157,7 +165,8 @@ def test_an_unknown_rom_gets_the_rule_of_the_game_its_file_is_named_after(rom_fi
 def test_an_unknown_rom_may_be_given_a_rule():
     assert open_rom(bytes(4096), rule="Pitfall2")[1].name == "pitfall2"
     assert open_rom(bytes(4096), rule="skiing")[1].n_legal_actions == 9
-    with pytest.raises(ValueError, match="game: expected one of the 104"):
+    assert open_rom(bytes(4096), rule="breakout")[1].difficulties == (0, 1)
+    with pytest.raises(ValueError, match="^game: expected one of the 104"):
         open_rom(bytes(4096), rule="chess_2000")
 
 

@@ -80,6 +80,12 @@ def test_a_gif_shows_no_picture_too_shortly_for_browsers(tmp_path):
     assert min(read_gif(tmp_path / "game.gif")[1]) >= 20
 
 
+def test_a_gif_begins_anew_when_it_has_ended(tmp_path):
+    record_video(make(), tmp_path / "game.gif", 3, seed=0)
+    with Image.open(tmp_path / "game.gif") as image:
+        assert image.info["loop"] == 0  # For ever.
+
+
 def test_equal_seeds_make_equal_files_and_others_do_not(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         record_video(make(), tmp_path / f"{name}.gif", 30, seed=seed)
@@ -114,6 +120,7 @@ def test_an_mp4_has_every_picture_at_its_size_and_speed(tmp_path):
     read = subprocess.run(command, capture_output=True, check=True)
     assert b" 320x210" in read.stderr
     assert b" 15 fps" in read.stderr
+    assert b" yuv420p" in read.stderr  # Which every browser shows.
     pictures = np.frombuffer(read.stdout, np.uint8).reshape(-1, 210, 320, 3)
     expected = screens(make(), N_STEPS, always(2), [0, 1])
     assert pictures.shape == expected.shape == (N_STEPS, 210, 320, 3)
