@@ -21,6 +21,7 @@ from algos.environments import (
     UntilDone,
     create_env,
     episode_infos,
+    frame_statistics,
     frames_per_step,
     is_atari,
     longest_episode,
@@ -162,7 +163,8 @@ def test_an_atari_game_is_told_by_its_id():
     for env_id in ("ALE/Pong-v5", "MsPacmanNoFrameskip-v4", "ms_pacman", "ale_py:ALE/Pong-v5"):
         assert is_atari(env_id)
         assert (reward_threshold(env_id), frames_per_step(env_id)) == (None, 4)
-    for env_id in ("CartPole-v1", TWO_STATES, "ALE/Pong-v4", "x:PongNoFrameskip-v4"):
+    others = ("ALE/Pong-v4", "x:PongNoFrameskip-v4", "PongNoFrameskip-v0", "ALE/Pong-v55")
+    for env_id in ("CartPole-v1", TWO_STATES, *others):
         assert not is_atari(env_id)
         assert frames_per_step(env_id) == 1
     observation_space, action_space = spaces_of("PongNoFrameskip-v4")
@@ -196,6 +198,22 @@ def test_environments_that_reset_themselves_can_play_one_episode_each():
         env.step(DictTensor({"action": torch.zeros(0, dtype=torch.int64)}))
     assert len(lengths) == 5
     assert len(set(lengths)) > 1, "no episode was shorter than another"
+
+
+def test_environments_that_play_one_episode_each_are_closed():
+    inner = GymEnvInf([make_gym(COUNTDOWN)], 0)
+    closed = []
+    inner.close = lambda: closed.append(inner)
+    UntilDone(inner).close()
+    assert closed == [inner]
+
+
+def test_what_frames_are_centred_by_is_whole_and_follows_from_the_seed():
+    mean, scale = frame_statistics("breakout", seed=0)
+    other, _ = frame_statistics("breakout", seed=1)
+    assert (mean.shape, mean.dtype, scale.dtype) == ((84, 84), torch.float32, torch.float32)
+    assert torch.equal(mean, mean.round())
+    assert not torch.equal(mean, other)
 
 
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
@@ -262,6 +280,19 @@ def test_a_lost_life_can_end_what_counts_but_no_episode(env_id):
         n_lost += int((after["done"] & ~ended).sum())
     assert n_ended
     assert n_lost > 2 * n_ended if "Breakout" in env_id else n_lost == 0
+
+
+def test_a_game_that_is_over_or_cut_is_a_whole_episode_whatever_its_lives():
+    before, after = torch.tensor([[3, 3, 1, 3]]), torch.tensor([[3, 2, 0, 2]])
+    steps = TemporalDictTensor(
+        {
+            "observation/lives": before,
+            "_observation/lives": after,
+            "_observation/truncated": torch.tensor([[False, False, False, True]]),
+            "_observation/done": torch.ones(1, 4, dtype=torch.bool),
+        }
+    )
+    assert whole_episodes_ended(steps).tolist() == [[True, False, True, True]]
 
 
 # --- Videos. ---
