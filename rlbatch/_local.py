@@ -7,8 +7,8 @@ import copy
 import gc
 import random
 import types
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import cloudpickle
 import numpy as np
@@ -16,6 +16,8 @@ import torch
 
 from rlbatch._slots import Layout, SlotWriter
 from rlbatch._worker import Command, Done, Ready, Recipe, Worker, seed_generators
+
+_Returned = TypeVar("_Returned")
 
 
 class LocalWorker:
@@ -38,12 +40,7 @@ class LocalWorker:
         self._generators: Any = None
         self._is_closed = False
         self._device = recipe.device
-        with self._as_in_a_process():
-            seed_generators(recipe.seeds.generators)
-            # Before CUDA is in use, it is the caller's that would be seeded, when it is.
-            if _uses_cuda(recipe.device):
-                torch.cuda.manual_seed_all(recipe.seeds.generators)
-            self._worker = Worker(recipe._replace(**_copied_args(recipe)), allocate)
+        self._worker = self._as_in_a_process(_new_worker, recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
 
     @staticmethod
@@ -64,8 +61,8 @@ class LocalWorker:
     def send(self, command: Command, arguments: tuple) -> None:
         """Carries out a command that has been packed, before it returns."""
         self._is_closed |= command is Command.CLOSE
-        with self._as_in_a_process():
-            n_running = getattr(self._worker, command.value)(*arguments)
+        carry_out = getattr(self._worker, command.value)
+        n_running = self._as_in_a_process(carry_out, *arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
 
     def poll(self) -> Any:
@@ -84,11 +81,10 @@ class LocalWorker:
         """Closes environments and agent, unless a command has done so."""
         if not self._is_closed:
             self._is_closed = True
-            with contextlib.suppress(Exception), self._as_in_a_process():
-                self._worker.close()
+            with contextlib.suppress(Exception):
+                self._as_in_a_process(self._worker.close)
 
-    @contextlib.contextmanager
-    def _as_in_a_process(self) -> Iterator[None]:
+    def _as_in_a_process(self, call: Callable[..., _Returned], *arguments: Any) -> _Returned:
         callers = _get_generators(self._device)
         if self._generators is not None:
             _set_generators(self._generators)
@@ -98,10 +94,18 @@ class LocalWorker:
                 for kind in ("cpu", "cuda"):
                     if torch.is_autocast_enabled(kind):
                         modes.enter_context(torch.autocast(kind, enabled=False))
-                yield
+                return call(*arguments)
         finally:
             self._generators = _get_generators(self._device)
             _set_generators(callers)
+
+
+def _new_worker(recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]) -> Worker:
+    seed_generators(recipe.seeds.generators)
+    # Before CUDA is in use, it is the caller's that would be seeded, when it is.
+    if _uses_cuda(recipe.device):
+        torch.cuda.manual_seed_all(recipe.seeds.generators)
+    return Worker(recipe._replace(**_copied_args(recipe)), allocate)
 
 
 def _copied_args(recipe: Recipe) -> dict[str, Any]:

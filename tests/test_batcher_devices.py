@@ -152,8 +152,8 @@ def test_a_module_has_parameters_and_no_registries():
 
 def test_an_error_that_takes_no_note_is_raised_as_it_is():
     class Frozen(RuntimeError):
-        def add_note(self, note):
-            raise AttributeError("frozen")
+        def __setattr__(self, name, value):  # As of a frozen dataclass.
+            raise AttributeError(f"frozen: {name}")
 
     class Raises(CountingAgent):
         def __call__(self, state, observation, agent_info, history=None):
