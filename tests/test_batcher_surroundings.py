@@ -19,7 +19,7 @@ from rlbatch import SharedMemoryError, WorkerError
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, acquire, counting, make_batcher
 from tests.helpers import CountingEnv, CountingGym
-from tests.processes import ROOT, Timer, at_most
+from tests.processes import ROOT, Timer, at_most, worker_pids
 
 pytestmark = pytest.mark.usefixtures("nothing_left")
 
@@ -93,6 +93,15 @@ def test_no_file_stays_open_where_there_may_be_no_more_of_them():
         ):
             make_batcher(1).close()
         assert n_open_files() == before
+
+
+def test_a_worker_has_no_file_open_twice():
+    with make_batcher(1) as batcher:
+        acquire(batcher)
+        (pid,) = worker_pids(batcher)
+        links = list(Path(f"/proc/{pid}/fd").iterdir())
+        shared = [link.stat().st_ino for link in links if "memfd" in os.readlink(link)]
+    assert len(shared) == len(set(shared)) > 0
 
 
 def test_an_error_of_the_start_names_the_worker_and_the_limits():

@@ -1,5 +1,6 @@
 """`record_video`: files that are read back, what they show, and mistakes."""
 
+import os
 import resource
 import subprocess
 import sys
@@ -10,7 +11,7 @@ import torch
 
 from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv
-from rlbatch.envs.atari.video import palette_image, record_video
+from rlbatch.envs.atari.video import check_mp4, palette_image, record_video, replaced
 from rlbatch.errors import CallOrderError
 from tests.processes import at_most
 
@@ -93,6 +94,18 @@ def test_equal_seeds_make_equal_files_and_others_do_not(tmp_path):
     assert first == second != third
 
 
+def test_random_actions_are_all_there_are(tmp_path, monkeypatch):
+    drawn, step = set(), AtariEnv.step
+
+    def spy(env, action):
+        drawn.update(action["action"].tolist())
+        return step(env, action)
+
+    monkeypatch.setattr(AtariEnv, "step", spy)
+    record_video(make(), tmp_path / "game.gif", 30, seed=0)
+    assert drawn == {0, 1, 2, 3}
+
+
 def test_a_policy_sees_what_to_act_on(tmp_path):
     seen = []
 
@@ -126,8 +139,22 @@ def test_an_mp4_has_every_picture_at_its_size_and_speed(tmp_path):
     assert pictures.shape == expected.shape == (N_STEPS, 210, 320, 3)
     # Colours are stored at half the resolution, so no pixel is exact.
     difference = np.abs(pictures.astype(int) - expected).mean((1, 2, 3))
-    assert difference.max() < 4
+    assert difference.max() < 2
     assert np.abs(pictures[0].astype(int) - expected[-1]).mean() > difference[0]
+
+
+def test_an_mp4_may_have_a_broken_number_of_pictures_per_second(tmp_path):
+    counter = pytest.importorskip("imageio_ffmpeg")
+    record_video(make(frameskip=7), tmp_path / "game.mp4", 60, seed=0)
+    n_pictures, seconds = counter.count_frames_and_secs(tmp_path / "game.mp4")
+    assert (n_pictures, seconds) == (60, pytest.approx(60 * 7 / 60, abs=0.05))
+
+
+def test_a_film_that_lacks_a_picture_is_refused(tmp_path):
+    record_video(make(), tmp_path / "game.mp4", 3, seed=0)
+    check_mp4(tmp_path / "game.mp4", 3)
+    with pytest.raises(OSError, match="expected a film of 4 pictures, got 3$"):
+        check_mp4(tmp_path / "game.mp4", 4)
 
 
 @pytest.mark.parametrize(
@@ -150,6 +177,8 @@ def test_a_missing_package_is_named_with_its_cure(monkeypatch, tmp_path, package
         ({"n_steps": 2.0}, TypeError, "^n_steps: expected an integer"),
         ({"policy": 3}, TypeError, "^policy: expected a function or None, got int"),
         ({"policy": always(0), "seed": 3}, ValueError, "^seed: expected None, .* got 3"),
+        ({"seed": -1}, ValueError, "^seed: expected an integer from 0"),
+        ({"seed": 1.5}, TypeError, "^seed: expected an integer"),
         ({"ids": []}, ValueError, "^ids: expected at least one environment, got none"),
         ({"ids": [2]}, ValueError, "^ids: expected numbers from 0 to 1, got 2"),
         ({"policy": always(9)}, ValueError, "^action: expected numbers from 0 to 3"),
@@ -219,6 +248,13 @@ def test_a_video_that_is_not_finished_leaves_the_one_before(tmp_path, name):
         record_video(make(), path, 5, lambda _: next(actions))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_under_way_is_hidden_and_its_process_has_it_alone(tmp_path):
+    with replaced(tmp_path / "game.gif") as unfinished:
+        unfinished.touch()
+        assert unfinished == tmp_path / f".{os.getpid()}-game.gif"
+    assert [path.name for path in tmp_path.iterdir()] == ["game.gif"]
 
 
 def test_games_for_other_televisions_are_shown_at_their_speed(tmp_path):
