@@ -14,3 +14,10 @@ def _torch_settings() -> Iterator[None]:
     yield
     torch.set_deterministic_debug_mode(mode)
     torch.set_num_threads(n_threads)
+
+
+@pytest.fixture
+def terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has `rich` take what is printed to for a terminal."""
+    for name, value in (("FORCE_COLOR", "1"), ("TERM", "xterm"), ("COLUMNS", "150")):
+        monkeypatch.setenv(name, value)

@@ -293,13 +293,19 @@ def test_weights_that_are_evaluated_stay_as_they_were(tmp_path, monkeypatch):
     assert any(not torch.equal(now, then) for now, then in pairs)
 
 
-def test_the_seed_and_the_choice_of_actions_reach_a_film(tmp_path, monkeypatch):
-    train(small(tmp_path))
+def test_a_film_of_another_kind_is_refused():
+    with pytest.raises(ValueError, match="^output: expected a name in .mp4 or .gif, got film.avi$"):
+        play(Options("run", Path("film.avi")))
+
+
+@pytest.mark.parametrize("greedy", [False, True])
+def test_the_seed_and_the_choice_of_actions_reach_a_film(tmp_path, monkeypatch, greedy):
+    train(small(tmp_path, greedy_evaluation=greedy))
     asked = []
     monkeypatch.setattr("algos.play.record_episode", lambda *given: asked.append(given) or 0.0)
-    play(Options(str(tmp_path), tmp_path / "a.mp4", seed=7, stochastic=False))
+    play(Options(str(tmp_path), tmp_path / "a.mp4", seed=7, stochastic=greedy))
     play(Options(str(tmp_path), tmp_path / "a.mp4"))  # As in the run's evaluations.
-    assert [given[3:] for given in asked] == [(7, False), (0, False)]
+    assert [given[3:] for given in asked] == [(7, greedy), (0, not greedy)]
 
 
 def test_targets_are_of_the_weights_at_every_so_many_iterations(tmp_path):

@@ -12,6 +12,9 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from gymnasium.envs.classic_control import CartPoleEnv
+from gymnasium.envs.registration import EnvSpec
+from PIL import Image
 
 import algos.a2c.agent as a2c
 import algos.dqn.agent as dqn
@@ -36,8 +39,9 @@ from algos.run import Run
 from algos.videos import check_can_draw, record_episode
 from rlbatch import CallOrderError, DictTensor, RL_Batcher, TemporalDictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
+from rlbatch.envs.atari import AtariEnv
 from tests.algos.runs import Constant, countdown
-from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES
+from tests.algos.tasks import COUNTDOWN, ENDLESS, TWO_STATES, Countdown
 from tests.processes import at_most
 
 # --- Environments. ---
@@ -76,6 +80,15 @@ def test_an_episode_that_is_waited_for_ends(monkeypatch):
         assert ended == expected
 
 
+def test_a_limit_of_its_own_is_all_that_cuts_an_episode(monkeypatch):
+    monkeypatch.setattr(environments, "MOST_STEPS", 5)
+    env = create_env(TWO_STATES, 1, "cpu", seed=0)
+    _, running = env.reset()
+    while len(running):
+        (after, _), (_, running) = env.step(DictTensor({"action": torch.tensor([0])}))
+    assert after["episode_length"].tolist() == [8]
+
+
 def test_observations_are_flat_and_real_actions_are_clipped():
     observation_space, action_space = spaces_of(TWO_STATES)
     assert observation_space.shape == (2,)
@@ -93,6 +106,7 @@ def test_observations_are_flat_and_real_actions_are_clipped():
     ("shape", "expected"),
     [
         ((40, 36, 3), (3, 40, 36)),
+        ((40, 36, 4), (4, 40, 36)),
         ((4, 36, 40), (4, 36, 40)),
         ((7, 7, 3), (147,)),
         ((3, 4), (12,)),
@@ -106,7 +120,7 @@ def test_images_come_as_the_networks_take_them(shape, expected):
         assert (space.shape, space.dtype) == (expected, np.uint8)
         (observation, _) = create_env(env_id, 2, "cpu", seed=0).reset()
         image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
-        turned = np.moveaxis(image, -1, 0) if shape[-1] == 3 and len(expected) > 1 else image
+        turned = np.moveaxis(image, -1, 0) if shape[-1] in (3, 4) and len(expected) > 1 else image
         assert (observation["frame"].numpy() == turned.reshape(expected)).all()
         for module in (a2c, dqn) if len(expected) == 3 else ():
             model = module.Model(*spaces_of(env_id), hidden_size=8)
@@ -114,10 +128,10 @@ def test_images_come_as_the_networks_take_them(shape, expected):
 
 
 @contextlib.contextmanager
-def registered_images(shape: tuple[int, ...]) -> Iterator[str]:
+def registered_images(shape: tuple[int, ...], actions: spaces.Space | None = None) -> Iterator[str]:
     class Images(gymnasium.Env):
         observation_space = spaces.Box(0, 255, shape, np.uint8)
-        action_space = spaces.Discrete(2)
+        action_space = actions or spaces.Discrete(2)
         image = np.arange(np.prod(shape)).astype(np.uint8).reshape(shape)
 
         def reset(self, *, seed=None, options=None):
@@ -131,6 +145,28 @@ def registered_images(shape: tuple[int, ...]) -> Iterator[str]:
         yield "Images-v0"
     finally:
         del gymnasium.registry["Images-v0"]
+
+
+def test_actions_that_are_whole_numbers_keep_their_bounds():
+    actions = spaces.Box(0, 3, (2,), np.int64)
+    with registered_images((7, 7, 3), actions) as env_id:
+        assert spaces_of(env_id)[1] == actions
+
+
+def test_an_environment_that_is_only_looked_at_is_closed(monkeypatch):
+    closed = []
+    monkeypatch.setattr(AtariEnv, "close", lambda env: closed.append("atari"))
+    monkeypatch.setattr(CartPoleEnv, "close", lambda env: closed.append("gym"))
+    for look, *arguments in (
+        (spaces_of, "CartPole-v1"),
+        (spaces_of, "pong"),
+        (time_limit, "CartPole-v1"),
+        (check_can_draw, "CartPole-v1"),
+        (frame_statistics, "pong", 0),
+    ):
+        closed.clear()
+        look(*arguments)
+        assert closed == ["gym" if "CartPole-v1" in arguments else "atari"]
 
 
 def test_an_environment_can_look_as_if_it_were_elsewhere():
@@ -157,6 +193,12 @@ def test_what_can_not_draw_itself_is_named_before_the_training():
     model = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match="can draw itself"):
         Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
+
+
+def test_what_draws_itself_in_letters_alone_can_not_be_filmed(monkeypatch):
+    monkeypatch.setattr(Countdown, "metadata", {"render_modes": ["ansi"]})
+    with pytest.raises(ValueError, match=r"expected .* with the render mode rgb_array, .*'ansi'"):
+        check_can_draw(COUNTDOWN)
 
 
 def test_an_atari_game_is_told_by_its_id():
@@ -299,10 +341,11 @@ def test_a_game_that_is_over_or_cut_is_a_whole_episode_whatever_its_lives():
 
 
 @pytest.mark.parametrize(
-    ("env_id", "size"), [("CartPole-v1", (400, 600)), ("PongNoFrameskip-v4", (210, 160))]
+    ("env_id", "size", "fps"),
+    [("CartPole-v1", (400, 600), b" 50 fps"), ("PongNoFrameskip-v4", (210, 160), b" 15 fps")],
 )
 @pytest.mark.parametrize("suffix", ["gif", "mp4"])
-def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
+def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, fps, suffix):
     import imageio_ffmpeg  # noqa: PLC0415 - Of an extra, which a machine with a GPU may lack.
 
     agent = Constant("cpu")
@@ -332,6 +375,7 @@ def test_a_video_shows_every_step_of_an_episode(tmp_path, env_id, size, suffix):
     assert found == after["episode_return"].item()
     if suffix == "mp4":  # A GIF leaves out what is as before.
         assert len(pictures) == n_steps
+        assert fps in read.stderr
     assert not np.array_equal(pictures[0], pictures[-1])
 
 
@@ -343,6 +387,44 @@ def test_actions_are_sticky_where_gymnasiums_are(env_id, probability):
     env = create_env(env_id, 1, "cpu", seed=0, autoreset=True)
     assert env._batch.settings.repeat_action_probability == probability
     env.close()
+
+
+def test_a_gif_lasts_as_long_as_its_episode(tmp_path):
+    path = tmp_path / "episode.gif"
+    n_steps = record_episode(path, Constant("cpu"), "CartPole-v1", 0, False)
+    with Image.open(path) as image:
+        durations = []
+        for k in range(image.n_frames):
+            image.seek(k)
+            durations.append(image.info["duration"])
+    assert sum(durations) == pytest.approx(1000 * n_steps / 50)
+
+
+class Counting(Constant):
+    """Counts its steps, in its state."""
+
+    def initial_state(self, agent_info, B):
+        return DictTensor({"n_steps": torch.zeros(B, dtype=torch.int64)})
+
+    def __call__(self, state, observation, agent_info, history=None):
+        action, _ = super().__call__(state, observation, agent_info, history)
+        self.n_steps = state["n_steps"] + 1
+        assert self.n_steps <= 20
+        return action, DictTensor({"n_steps": self.n_steps})
+
+
+def test_an_agent_remembers_in_a_film(tmp_path):
+    agent = Counting("cpu")
+    assert record_episode(tmp_path / "one.gif", agent, "CartPole-v1", 0, False) == agent.n_steps > 1
+
+
+def test_a_film_ends_where_its_episode_does_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "MOST_STEPS", 20)
+    entry = "gymnasium.envs.classic_control:MountainCarEnv"
+    monkeypatch.setitem(gymnasium.registry, "Uphill-v0", EnvSpec("Uphill-v0", entry))
+    agent = Counting("cpu")
+    record_episode(tmp_path / "one.gif", agent, "Uphill-v0", 0, False)
+    assert agent.n_steps == 20
 
 
 def test_a_film_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path):

@@ -314,6 +314,12 @@ def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
         train(small(tmp_path, resume=str(tmp_path), env_id="Acrobot-v1", target_return=None))
 
 
+def test_weights_of_another_network_are_told_with_the_options_they_have(tmp_path):
+    train(small(tmp_path))
+    with pytest.raises(ValueError, match=r"^resume: expected the weights .* {'hidden_size': 8}: "):
+        train(small(tmp_path, resume=str(tmp_path), hidden_size=9))
+
+
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
 def test_trains_with_real_actions(tmp_path, env_id):
     options = {"env_id": env_id, "total_steps": 2000, "evaluation_episodes": 2}

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,6 +46,14 @@ def test_a_run_does_not_write_over_another(tmp_path):
     with pytest.raises(NotADirectoryError, match="checkpoint_dir: expected a folder, got the file"):
         folder_of(dataclasses.replace(config, checkpoint_dir=str(tmp_path / "config.json")))
     assert folder_of(dataclasses.replace(config, resume=str(tmp_path))) == tmp_path
+
+
+def test_a_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
+    config = countdown(checkpoint_dir=str(tmp_path))
+    folder_of(config)
+    checkpoints.save(tmp_path, {})
+    monkeypatch.chdir(tmp_path)
+    assert folder_of(dataclasses.replace(config, resume="checkpoint.pt")) == tmp_path
 
 
 def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
@@ -123,7 +132,8 @@ def test_a_run_says_where_episodes_are_cut(tmp_path, capsys, n_steps, is_cut):
     model = torch.nn.Linear(1, 1)
     with Run("x", config, model, torch.optim.Adam(model.parameters()), Constant):
         pass
-    assert ("episodes are cut after 7 steps" in capsys.readouterr().out) == is_cut
+    said = capsys.readouterr().out
+    assert f"episodes are cut after {n_steps} steps" in said if is_cut else not said
 
 
 def test_updates_are_counted_that_were_made(scripted_run):
@@ -137,6 +147,26 @@ def test_updates_are_counted_that_were_made(scripted_run):
         assert updates / steps == pytest.approx(3 / run.n_steps)
 
 
+def test_a_score_has_the_time_of_its_weights(scripted_run):
+    run, _ = scripted_run({2: 1, 4: 2}, {})
+    with run:
+        for _ in range(4):
+            run.report(one_step(), {"losses/x": 0.0})
+            time.sleep(0.01)
+    trained = [float(row["seconds"]) for row in read_table(run.folder / "training.csv")]
+    (scored,) = (float(row["seconds"]) for row in read_table(run.folder / "evaluation.csv"))
+    assert trained[1] <= scored < trained[2]
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_shows_the_latest_return_and_score(scripted_run, capsys):
+    run, _ = scripted_run({1: 7, 2: 8}, {}, evaluate_every=1)
+    with run:
+        run.report(one_step(), {"losses/x": 0.0})
+        run.report(one_step().temporal_slice(0, 0), {"losses/x": 0.0})  # No episode ends.
+    assert "return 1.0  score 7.0" in capsys.readouterr().out
+
+
 def test_the_last_iterations_have_a_row_in_the_log_too(scripted_run):
     run, _ = scripted_run({2: 1}, {3: 1}, log_every=2, total_steps=6)
     with run:
@@ -147,10 +177,23 @@ def test_the_last_iterations_have_a_row_in_the_log_too(scripted_run):
     assert [(int(row["step"]), float(row["losses/x"])) for row in rows] == [(4, 1.5), (6, 5.0)]
 
 
+def test_a_run_that_is_resumed_counts_its_updates_on(resumed):
+    with resumed() as run:
+        run.report(one_step(), {"losses/x": 0.0})
+    row = read_table(run.folder / "training.csv")[-1]
+    assert float(row["charts/UPS"]) / float(row["charts/SPS"]) == pytest.approx(2 / run.n_steps)
+
+
 def test_a_step_size_that_is_given_holds_in_a_run_that_is_resumed(resumed):
     with resumed() as run:
         assert run.n_steps == 2
         assert [group["lr"] for group in run._optimizer.param_groups] == [0.25]
+
+
+def test_a_run_of_whole_episodes_goes_on_from_any_iteration(resumed, capsys):
+    with resumed() as run:
+        assert run.iteration % run.config.checkpoint_every
+    assert "resumed" not in capsys.readouterr().out
 
 
 def test_what_a_checkpoint_lacks_is_named(resumed):
@@ -163,6 +206,8 @@ def test_a_runs_folder_names_it(tmp_path, monkeypatch):
     folder = folder_of(RunConfig(env_id="ALE/Pong-v5", seed=3))
     assert folder.parent == Path("runs")
     assert folder.name.startswith("ALE-Pong-v5__x__3__")
+    folder = folder_of(RunConfig(env_id=TWO_STATES))
+    assert folder.name.startswith("tests.algos.tasks-TwoStates-v0__x__0__")
 
 
 def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
@@ -280,3 +325,20 @@ def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
     assert checkpoints.load(result.folder, "x")["n_steps"] == 12
     rows = read_table(result.folder / "evaluation.csv")
     assert [float(row["evaluation/return_mean"]) for row in rows] == [1, 2, 3, 4]
+
+
+def test_a_run_that_fails_leaves_the_signals_alone(scripted_run):
+    run, _ = scripted_run({}, {})
+    with pytest.raises(ZeroDivisionError), run:
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_run_that_is_to_stop_begins_no_evaluation(scripted_run):
+    run, evaluation = scripted_run({2: 1}, {})
+    with run:
+        run.report(one_step(), {"losses/x": 0.0})
+        signal.raise_signal(signal.SIGINT)
+        with pytest.raises(KeyboardInterrupt):
+            run.report(one_step(), {"losses/x": 0.0})
+    assert (run.iteration, evaluation.tape) == (2, [])

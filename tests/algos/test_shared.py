@@ -5,8 +5,11 @@ import dataclasses
 import importlib.util
 import inspect
 import math
+import os
 import random
+import re
 import sys
+import threading
 import zipfile
 from functools import partial
 from importlib import import_module
@@ -18,6 +21,8 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from torch._dynamo.utils import counters
 
@@ -28,7 +33,7 @@ from algos import checkpoints
 from algos.command_line import RunConfig, parse
 from algos.curves import draw_curve
 from algos.environments import Episodes, episode_infos
-from algos.evaluation import Evaluation
+from algos.evaluation import Evaluation, evaluate
 from algos.logs import Log, Table, read_table
 from algos.networks import NatureCNN, encoder
 from algos.policies import policy_head
@@ -94,6 +99,15 @@ def test_several_choices_add_up():
     torch.testing.assert_close(policy.entropy(), entropy[None])
 
 
+def test_real_actions_deviate_as_far_as_was_learned():
+    head = head_of(SPACES["real"])
+    policy = head(torch.randn(6, 4))
+    z = torch.randn(6, 3)
+    log_prob = (-(z**2) / 2 - head.log_std - math.log(2 * math.pi) / 2).sum(-1)
+    action = policy.mean + z * head.log_std.exp()
+    torch.testing.assert_close(policy.log_prob(action), log_prob)
+
+
 def test_a_new_policy_is_nearly_uniform():
     policy = policy_head(spaces.Discrete(4), 16)(torch.rand(100, 16) * 2 - 1)
     assert (policy.probs - 0.25).abs().max() < 0.05
@@ -128,9 +142,34 @@ def test_generators_go_on_where_a_checkpoint_was_written(tmp_path):
     set_up(seed=7, torch_deterministic=True, n_threads=1)
     assert not torch.utils.deterministic.fill_uninitialized_memory
     assert torch.are_deterministic_algorithms_enabled()
-    assert draws() == first
+    assert [draws(), draws()] == [first, second]
     set_generators(checkpoints.load(tmp_path, "x")["generators"])
     assert draws() == second
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_algorithms_are_deterministic_where_they_are_to_be(monkeypatch, deterministic):
+    name = "CUBLAS_WORKSPACE_CONFIG"
+    monkeypatch.setenv(name, ":16:8")
+    set_up(seed=0, torch_deterministic=deterministic, n_threads=1)
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert os.environ[name] == ":16:8"  # What a user has set.
+    monkeypatch.delenv(name)
+    set_up(seed=0, torch_deterministic=deterministic, n_threads=1)
+    assert os.environ.get(name) == (":4096:8" if deterministic else None)
+
+
+def test_pytorch_takes_as_many_threads_as_it_may():
+    for n_threads in (2, 1):
+        set_up(seed=0, torch_deterministic=False, n_threads=n_threads)
+        assert torch.get_num_threads() == n_threads
+
+
+def test_the_largest_seed_is_one_for_all_generators():
+    set_up(seed=2**64 - 1, torch_deterministic=False, n_threads=1)
+    first = draws()
+    set_up(seed=2**64 - 1, torch_deterministic=False, n_threads=1)
+    assert draws() == first
 
 
 # --- Checkpoints. ---
@@ -171,6 +210,18 @@ def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
     checkpoints.save(tmp_path, {"algorithm": "x", "env_id": "A-v1"})
     with pytest.raises(ValueError, match=r"env_id: expected A-v1, as in .*, got B-v1"):
         checkpoints.load(tmp_path, "x", "B-v1")
+
+
+def test_a_checkpoint_without_an_algorithm_is_none(tmp_path):
+    checkpoints.save(tmp_path, {"weights": torch.zeros(3)})
+    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint of a run, got some"):
+        checkpoints.load(tmp_path)
+
+
+def test_a_checkpoint_can_hold_no_code(tmp_path):
+    checkpoints.save(tmp_path, {"algorithm": "x", "folder": tmp_path})
+    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint, got a damaged"):
+        checkpoints.load(tmp_path, "x")
 
 
 # --- Logs and curves. ---
@@ -250,6 +301,41 @@ def test_figures_are_in_the_table_and_in_tensorboard(tmp_path, capsys):
     assert scalars[0].value == 0.25
 
 
+def test_tensorboard_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
+    with Log(tmp_path, total_steps=100) as log:
+        for step in (10, 20, 30):
+            log.write("training", step, 0.5, {"losses/policy": 0.0})
+    with Log(tmp_path, total_steps=100, step=20) as log:
+        log.write("training", 25, 0.5, {"losses/policy": 0.0})
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [scalar.step for scalar in events.Scalars("losses/policy")] == [10, 20, 25]
+
+
+def test_a_line_that_is_longer_than_the_terminal_is_not_broken(tmp_path, capsys):
+    text = "a line that goes on " * 20
+    with Log(tmp_path, total_steps=100) as log:
+        log.say(text)
+    assert capsys.readouterr().out == f"{text}\n"
+
+
+@pytest.mark.usefixtures("terminal")
+def test_a_terminal_shows_how_a_run_stands(tmp_path, capsys):
+    with Log(tmp_path, total_steps=100, step=10) as log:
+        log.show(20, latest="1.5", score="2.5", speed="3 steps/s")
+    shown = re.sub(r"\x1b\[[0-9;?]*\w", "", capsys.readouterr().out)
+    assert " 10/100 steps  return -  score - " in shown
+    assert " 20/100 steps  return 1.5  score 2.5 3 steps/s" in shown
+
+
+def test_a_log_leaves_no_thread(tmp_path):
+    before = set(threading.enumerate())
+    with Log(tmp_path, total_steps=100) as log:
+        log.write("training", 10, 0.5, {"losses/policy": 0.0})
+        assert set(threading.enumerate()) - before
+    assert set(threading.enumerate()) <= before
+
+
 def test_tracking_without_its_package_says_what_to_install(tmp_path):
     if importlib.util.find_spec("wandb"):
         pytest.skip("wandb is installed")
@@ -262,6 +348,34 @@ def test_a_curve_needs_no_evaluation(tmp_path):
         log.write("training", 10, 0.5, {"charts/episodic_return": 1.0})
     draw_curve(tmp_path)
     assert (tmp_path / "curve.png").stat().st_size > 1000
+
+
+@pytest.fixture
+def curve(tmp_path, monkeypatch) -> Axes:
+    """What is drawn of a run: no episode ended at its second row; scores are 5 ± 2 and 8 ± 1."""
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: drawn.append(figure))
+    with Log(tmp_path, total_steps=100) as log:
+        for step, found in ((10, 1.0), (20, math.nan), (30, 3.0)):
+            log.write("training", step, 0.5, {"charts/episodic_return": found})
+        for step, mean, std in ((10, 5.0, 2.0), (30, 8.0, 1.0)):
+            figures = {"evaluation/return_mean": mean, "evaluation/return_std": std}
+            log.write("evaluation", step, 0.5, figures)
+    draw_curve(tmp_path)
+    ((axes,),) = (figure.axes for figure in drawn)
+    return axes
+
+
+def test_a_curve_goes_on_over_rows_in_which_no_episode_has_ended(curve):
+    training, evaluation = curve.get_lines()
+    assert training.get_xydata().tolist() == [[10, 1], [30, 3]]
+    assert evaluation.get_xydata().tolist() == [[10, 5], [30, 8]]
+
+
+def test_a_curve_shows_how_far_apart_returns_are_on_both_sides_of_a_score(curve):
+    (band,) = curve.collections
+    corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
+    assert corners == {(10, 3), (10, 7), (30, 7), (30, 9)}
 
 
 # --- Evaluation. ---
@@ -323,8 +437,15 @@ class Options(RunConfig):
             r"evaluation_episodes: expected a multiple of evaluation_processes \(3\), got 100",
         ),
         ({"log_every": 3}, r"checkpoint_every: expected a multiple of log_every \(3\), got 50"),
+        ({"seed": -1}, "seed: expected at least 0, got -1"),
         ({"evaluation_processes": -1}, "evaluation_processes: expected at least 0, got -1"),
-        ({"n_threads": 0}, "n_threads: expected at least 1, got 0"),
+        *(
+            ({name: 0}, f"{name}: expected at least 1, got 0")
+            for name in (
+                *("total_steps", "n_envs", "n_threads", "evaluation_episodes"),
+                *("evaluation_timesteps", "evaluate_every", "checkpoint_every", "log_every"),
+            )
+        ),
     ],
 )
 def test_wrong_options_are_named(options, message):
@@ -345,6 +466,12 @@ def test_a_device_that_is_missing_is_named_before_a_run(name):
         countdown(**{name: "cudda"}).check_devices()
 
 
+def test_a_device_that_is_missing_is_named_before_an_evaluation(tmp_path):
+    config = countdown(evaluate=str(tmp_path), evaluation_device="cuda:99")
+    with pytest.raises(ValueError, match="^evaluation_device: expected one that is there, got"):
+        evaluate(config, "x", Constant)
+
+
 def saved_run(folder: Path) -> None:
     config = dataclasses.asdict(Options(seed=5, width=16, checkpoint_dir="elsewhere"))
     checkpoints.save(folder, {"algorithm": "x", "config": config})
@@ -356,6 +483,13 @@ def test_options_come_from_the_run_then_from_the_command_line(tmp_path, flag):
     config = parse(Options, "x", [flag, str(tmp_path), "--seed", "6"])
     assert (config.width, config.seed, config.checkpoint_dir) == (16, 6, None)
     assert getattr(config, flag.removeprefix("--")) == str(tmp_path)
+
+
+@pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
+def test_options_of_another_algorithm_are_refused(tmp_path, flag):
+    saved_run(tmp_path)
+    with pytest.raises(ValueError, match="expected y, got a run of x"):
+        parse(Options, "y", [flag, str(tmp_path)])
 
 
 def test_the_target_is_the_environments_unless_another_is_given():
@@ -398,7 +532,7 @@ def test_rejects_numbers_without_end(algorithm):
     numbers = [field.name for field in dataclasses.fields(config_type) if field.type == "float"]
     assert "learning_rate" in numbers
     for name in set(numbers) - {"max_gradient_norm"}:
-        for value in (math.inf, math.nan):
+        for value in (math.inf, -math.inf, math.nan):
             with pytest.raises(ValueError, match=f"^{name}: expected .*, got {value}$"):
                 config_type(**{name: value})
     assert config_type(max_gradient_norm=math.inf, target_return=math.inf, seed=2**64 - 1)
@@ -451,6 +585,11 @@ def test_rejects_environments_that_can_not_be_dealt_out():
     assert RunConfig(n_envs=3, n_processes=0).n_envs_per_process == 3
 
 
+@pytest.mark.parametrize(("n_processes", "expected"), [(0, 0), (1, 1), (4, 1)])
+def test_one_process_evaluates_where_others_train(n_processes, expected):
+    assert RunConfig(n_processes=n_processes).n_evaluation_processes == expected
+
+
 def sentences(config_type: type) -> dict[str, str]:
     """Returns the string under each field of a class."""
     (body,) = (node.body for node in ast.parse(inspect.getsource(config_type)).body)
@@ -487,6 +626,19 @@ def test_torch_compile_looks_into_features_of_vectors():
     features.compile(backend="eager")  # As `compiled` does, but for the code that is made.
     features(torch.rand(3, 4))
     assert counters["stats"]["unique_graphs"] == 1
+
+
+@pytest.mark.parametrize(
+    "space", [spaces.Box(-1, 1, (4, 84, 84)), spaces.Box(-1, 1, (3, 4)), spaces.Box(0, 1, ())]
+)
+def test_rejects_observations_that_no_network_takes(space):
+    with pytest.raises(ValueError, match="^observation_space: expected "):
+        encoder(space, 8)
+
+
+def test_features_of_vectors_are_from_minus_1_to_1():
+    features = encoder(spaces.Box(-1, 1, (4,)), 8)(100 * torch.randn(50, 4))
+    assert features.abs().max() <= 1
 
 
 def test_frames_are_centred_and_scaled():

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,18 @@ def test_a_run_that_is_asked_to_stop_saves_what_it_has_learned(tmp_path, number)
     assert 3 <= content["iteration"] == len(rows)
     assert content["n_steps"] == int(rows[-1]["step"])
     assert f"go on with --resume {tmp_path}" in out
+
+
+def test_a_run_stops_as_well_where_nobody_reads_its_errors(tmp_path):
+    reader, writer = os.pipe()
+    os.close(reader)
+    process = started(tmp_path, stderr=writer)
+    os.close(writer)
+    wait_for_rows(tmp_path, 3)
+    process.send_signal(signal.SIGTERM)
+    code, out, _ = ended(process)
+    assert (code, f"go on with --resume {tmp_path}" in out) == (-signal.SIGTERM, True)
+    assert checkpoints.load(tmp_path, "reinforce")["iteration"] >= 3
 
 
 def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
@@ -155,3 +168,10 @@ def test_handlers_that_somebody_has_set_stay():
     finally:
         signal.signal(signal.SIGTERM, before)
         request.release()
+
+
+def test_outside_the_main_thread_signals_stay_as_they_are():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(StopRequest().watch).result()
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
