@@ -98,6 +98,7 @@ class Run:
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
+        self._is_due = False  # Whether there is still one to begin with the weights as they are.
         self._n_updates = 0
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
         self._final: tuple[int, Score] | None = None  # The iteration, and the score of its weights.
@@ -172,7 +173,8 @@ class Run:
         if self.iteration % self.config.log_every == 0:
             self._write_row()
         self._score = self._score or self._evaluation.poll()
-        if self.iteration % self.config.evaluate_every == 0 and not self._stop.signal:
+        self._is_due = self.iteration % self.config.evaluate_every == 0
+        if self._is_due and not self._stop.signal:
             self._evaluate()
         if self.iteration % self.config.checkpoint_every == 0 or self._stop.signal:
             self._save()
@@ -200,6 +202,12 @@ class Run:
     def __enter__(self) -> Self:
         self._stop.watch()
         self._opened.callback(self._stop.release)
+        if self._is_due:  # The run that is resumed was stopped before it.
+            try:
+                self._evaluate()
+            except BaseException:
+                self._opened.close()
+                raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -262,6 +270,7 @@ class Run:
 
     def _evaluate(self) -> None:
         score = self._take_score()
+        self._is_due = False
         # The weights have changed since it was started, and the best of many scores flatters.
         if score and score.mean >= self._target and self._final_score().mean >= self._target:
             self.solved = True
@@ -325,6 +334,7 @@ class Run:
             "others": {name: other.state_dict() for name, other in self._others.items()},
             "generators": get_generators(),
             "evaluation": self._under_way,
+            "is_evaluation_due": self._is_due,
             "n_rows": {"evaluation": self._log.n_rows("evaluation")},
             "n_updates": self._n_updates,
             "solved": self.solved,
@@ -354,7 +364,7 @@ class Run:
                 raise ValueError(f"resume: expected a checkpoint with the {name}, got one without")
             other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
-        self._under_way = content["evaluation"]
+        self._under_way, self._is_due = content["evaluation"], content["is_evaluation_due"]
         self._n_rows, self._n_updates = content["n_rows"], content["n_updates"]
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds, self._saved_at = content["seconds"], self.iteration

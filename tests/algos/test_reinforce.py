@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -262,8 +263,8 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert content.keys() == {
         *("algorithm", "env_id", "rlbatch_version", "config", "model", "optimizer", "generators"),
-        *("others", "evaluation", "n_rows", "n_updates", "iteration", "n_steps", "seconds"),
-        *("solved", "final"),
+        *("others", "evaluation", "is_evaluation_due", "n_rows", "n_updates"),
+        *("iteration", "n_steps", "seconds", "solved", "final"),
     }
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
     again = evaluate(config, "reinforce", lambda device: create_agent(TWO_STATES, 8, device))
@@ -298,6 +299,31 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, env_id, n
     assert half.n_iterations < resumed.n_iterations == whole.n_iterations
     assert resumed.score == whole.score
     assert_same(contents(resumed.folder, "reinforce"), contents(whole.folder, "reinforce"))
+
+
+@pytest.mark.parametrize("stop_at", [5, 6])
+def test_a_run_that_was_stopped_goes_on_with_the_same_scores(tmp_path, monkeypatch, stop_at):
+    """Also where an evaluation was due."""
+    options, updates = {"total_steps": 10 * 4 * EPISODE_STEPS, "evaluate_every": 2}, []
+
+    def stops(*given):
+        updates.append(given)
+        if len(updates) == stop_at:
+            signal.raise_signal(signal.SIGINT)
+        return loss(*given)
+
+    whole = train(small(tmp_path / "whole", **options))
+    with monkeypatch.context() as patch:
+        patch.setattr("algos.reinforce.train.loss", stops)
+        with pytest.raises(KeyboardInterrupt):
+            train(small(tmp_path / "stopped", **options))
+    stopped = checkpoints.load(tmp_path / "stopped", "reinforce")
+    assert stopped["iteration"] == stop_at
+    resumed = train(small(None, **options, resume=str(tmp_path / "stopped")))
+    assert_same(contents(resumed.folder, "reinforce"), contents(whole.folder, "reinforce"))
+    rows, expected = (read_table(run.folder / "evaluation.csv") for run in (resumed, whole))
+    for name in ("step", "evaluation/return_mean"):
+        assert [row[name] for row in rows] == [row[name] for row in expected]
 
 
 def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
