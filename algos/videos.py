@@ -13,7 +13,7 @@ import torch
 from algos.environments import MOST_STEPS, create_atari, is_atari, make_gym
 from rlbatch import DictTensor, RL_Agent, VecEnv
 from rlbatch.envs import GymEnv
-from rlbatch.envs.atari.video import check_mp4, replaced
+from rlbatch.envs.atari.video import check_mp4, gif_durations, replaced
 
 
 def record_episode(
@@ -79,7 +79,6 @@ def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], f
 
 
 def _options(path: Path, fps: float) -> dict:
-    if path.suffix == ".gif":  # Which counts in hundredths of a second.
-        ends = np.round(100 / fps * np.arange(MOST_STEPS + 1))
-        return {"duration": (10 * np.diff(ends)).tolist(), "loop": 0, "save_all": True}
+    if path.suffix == ".gif":  # With `save_all` a film of one picture takes a list as well.
+        return {"duration": gif_durations(MOST_STEPS, 1 / fps), "loop": 0, "save_all": True}
     return {"fps": fps, "macro_block_size": 2}  # Any even size may stay as it is.

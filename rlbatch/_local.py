@@ -84,6 +84,7 @@ class LocalWorker:
             with contextlib.suppress(Exception):
                 self._as_in_a_process(self._worker.close)
 
+    # Not a context manager: those of contextlib cannot let an error of a frozen class pass.
     def _as_in_a_process(self, call: Callable[..., _Returned], *arguments: Any) -> _Returned:
         callers = _get_generators(self._device)
         if self._generators is not None:

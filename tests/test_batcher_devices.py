@@ -111,25 +111,27 @@ def test_only_errors_about_devices_get_a_note(said, is_about_devices):
     assert hasattr(caught.value, "__notes__") == is_about_devices
 
 
-def test_a_replay_tells_where_everything_is_as_well():
+class Wanders(CountingAgent):
+    """Has its state on another device after the first step."""
+
+    def __call__(self, state, observation, agent_info, history=None):
+        sum_ = state["count"] + observation["frame"][:, 0]
+        return DictTensor({"sum": sum_}), DictTensor({"count": sum_.to("meta")})
+
+
+@pytest.mark.parametrize(
+    ("create_agent", "note"),
+    [
+        (OnAnotherDevice, "trajectories on cpu; parameters on meta"),
+        (Wanders, "(trajectories on cpu; state on meta; "),
+    ],
+)
+def test_a_replay_tells_where_everything_is_as_well(create_agent, note):
     with make_batcher() as batcher:
         trajectories, _ = acquire(batcher)
     with pytest.raises(RuntimeError, match="device") as caught:
-        replay_agent(OnAnotherDevice(), trajectories)
-    assert "trajectories on cpu; parameters on meta" in "".join(caught.value.__notes__)
-
-
-def test_a_replay_tells_where_the_state_is():
-    class Wanders(CountingAgent):
-        def __call__(self, state, observation, agent_info, history=None):
-            sum_ = state["count"] + observation["frame"][:, 0]
-            return DictTensor({"sum": sum_}), DictTensor({"count": sum_.to("meta")})
-
-    with make_batcher() as batcher:
-        trajectories, _ = acquire(batcher)
-    with pytest.raises(RuntimeError, match="device") as caught:
-        replay_agent(Wanders(), trajectories)
-    assert "(trajectories on cpu; state on meta; " in "".join(caught.value.__notes__)
+        replay_agent(create_agent(), trajectories)
+    assert note in "".join(caught.value.__notes__)
 
 
 def test_a_module_has_parameters_and_no_registries():

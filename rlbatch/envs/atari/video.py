@@ -182,12 +182,23 @@ def _pictures(
 
 def _write_gif(path: Path, pictures: Iterator[np.ndarray], n_steps: int, step_s: float) -> None:
     _require("PIL.Image")
-    ends = np.round(100 * step_s * np.arange(n_steps + 1)).astype(int)
-    milliseconds = 10 * np.maximum(np.diff(ends), _SHORTEST_IN_GIF)
-    images = map(palette_image, pictures)
-    next(images).save(
-        path, save_all=True, append_images=images, duration=milliseconds.tolist(), loop=0
-    )
+    images, milliseconds = map(palette_image, pictures), gif_durations(n_steps, step_s)
+    next(images).save(path, save_all=True, append_images=images, duration=milliseconds, loop=0)
+
+
+def gif_durations(n_pictures: int, seconds: float) -> list[int]:
+    """Returns for how many milliseconds a GIF shows each picture: a multiple of ten.
+
+    Args:
+        n_pictures: How many there are.
+        seconds: How long each is to be shown, as it is on average unless that is too short.
+
+    Example:
+        >>> gif_durations(4, 1 / 15)
+        [70, 60, 70, 70]
+    """
+    ends = np.round(100 * seconds * np.arange(n_pictures + 1)).astype(int)
+    return (10 * np.maximum(np.diff(ends), _SHORTEST_IN_GIF)).tolist()
 
 
 def _write_mp4(path: Path, pictures: Iterator[np.ndarray], step_s: float) -> None:
