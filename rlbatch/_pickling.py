@@ -2,9 +2,11 @@
 
 NOTE [ a script in a worker ]
 
-A worker does not run the caller's script; what it needs of it is pickled by value. But code that
-runs in the worker may look for a class or a function of the script by name, as `pickle` and
-`torch.save` do. So those that arrive are given their names there as well.
+A worker does not run the caller's script; what it needs of it is pickled by value. The same goes
+for modules that the worker would not find: pytest's `--import-mode=importlib`, for one, loads
+files that are on no search path. But code that runs in the worker may look for a class or a
+function of these by name, as `pickle` and `torch.save` do. So those that arrive are given their
+names there as well.
 """
 
 from __future__ import annotations
@@ -13,17 +15,20 @@ import contextlib
 import functools
 import importlib
 import io
+import itertools
 import marshal
 import mmap
+import os
 import pickle
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
 import numpy as np
 import torch
+from torch.nn.utils import parametrize
 
 SCRIPT = ("__main__", "__mp_main__")  # The latter in a child that multiprocessing has spawned.
 
@@ -33,10 +38,11 @@ ScriptNames = dict[tuple[str, str], Any]  # By module and name.
 def dumps(value: Any, device: torch.device) -> bytes:
     """Pickles by value; a CUDA tensor travels through the CPU and arrives on `device`."""
     buffer = io.BytesIO()
-    pickler = _Pickler(buffer, device)
-    pickler.dump(value)
-    if pickler.of_script:  # The same objects as before: only their names are added.
-        pickler.dump(pickler.of_script)
+    with contextlib.ExitStack() as afterwards:
+        pickler = _Pickler(buffer, device, afterwards)
+        pickler.dump(value)
+        if pickler.of_script:  # The same objects as before: only their names are added.
+            pickler.dump(pickler.of_script)
     return buffer.getvalue()
 
 
@@ -53,7 +59,23 @@ def loads(payload: bytes | mmap.mmap) -> Any:
 def name_in_script(named: ScriptNames) -> None:
     """Makes classes and functions known by their names, in modules that need not exist."""
     for (module, name), value in named.items():
+        _import_packages_of(module)
         setattr(sys.modules.setdefault(module, types.ModuleType(module)), name, value)
+
+
+def _import_packages_of(module: str) -> None:
+    """Imports what a module is in, or makes it: `pickle` looks for that too."""
+    *packages, _ = _with_packages(module)
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ImportError:
+            sys.modules[package] = types.ModuleType(package)
+
+
+def _with_packages(module: str) -> Iterator[str]:
+    """Yields `a`, `a.b` and `a.b.c` of `a.b.c`."""
+    return itertools.accumulate(module.split("."), "{}.{}".format)
 
 
 class _Pickler(cloudpickle.Pickler):
@@ -65,9 +87,9 @@ class _Pickler(cloudpickle.Pickler):
         of_script: Classes and functions of the script that it has come across.
     """
 
-    def __init__(self, buffer: io.BytesIO, device: torch.device):
+    def __init__(self, buffer: io.BytesIO, device: torch.device, afterwards: contextlib.ExitStack):
         super().__init__(buffer)
-        self._device = device
+        self._device, self._afterwards = device, afterwards
         self.of_script: ScriptNames = {}
 
     def reducer_override(self, value: Any) -> Any:
@@ -75,16 +97,13 @@ class _Pickler(cloudpickle.Pickler):
             # cloudpickle forgets the file, which tracebacks show. The child has this interpreter.
             with contextlib.suppress(ValueError):
                 return marshal.loads, (marshal.dumps(value),)
-        if type(value) is torch.Tensor and value.is_cuda:
-            return _arrive, (value.detach().cpu(), self._device, value.requires_grad)
-        if type(value) is torch.Tensor and _is_plain(value):
-            content = value.detach().reshape(-1).view(torch.uint8).numpy()
-            return _rebuilt, (content, value.dtype, value.shape, value.requires_grad)
-        if type(value) is torch.Tensor and _has_no_pickle(value):
-            numbers = value.detach().view(_INTEGERS[value.dtype.itemsize])
-            return _as_dtype, (numbers, value.dtype, value.requires_grad)
+        if type(value) is torch.Tensor:
+            return self._reduced(value)
         if type(value) is functools.cached_property:  # Until Python 3.12 it holds a lock.
             return _property, (value.func, value.attrname)
+        if isinstance(value, torch.nn.Module) and parametrize.is_parametrized(value):
+            # PyTorch refuses, for the sake of files that other versions of it read.
+            return object.__new__, (type(value),), vars(value)
         if isinstance(value, (type, types.FunctionType, functools._lru_cache_wrapper)):
             self._note(value)
         if isinstance(value, functools._lru_cache_wrapper) and value.__module__ in SCRIPT:
@@ -96,10 +115,72 @@ class _Pickler(cloudpickle.Pickler):
                 return importlib.import_module, (names[0],)
         return super().reducer_override(value)
 
+    def _reduced(self, tensor: torch.Tensor) -> Any:
+        if tensor.is_cuda:
+            return _arrive, (tensor.detach().cpu(), self._device, tensor.requires_grad)
+        if _is_plain(tensor):
+            content = tensor.detach().reshape(-1).view(torch.uint8).numpy()
+            return _rebuilt, (content, tensor.dtype, tensor.shape, tensor.requires_grad)
+        if _has_no_pickle(tensor):
+            numbers = tensor.detach().view(_INTEGERS[tensor.dtype.itemsize])
+            return _as_dtype, (numbers, tensor.dtype, tensor.requires_grad)
+        return NotImplemented  # As PyTorch does it.
+
     def _note(self, value: Any) -> None:
         name = (value.__module__, value.__qualname__)
-        if name[0] in SCRIPT and getattr(sys.modules.get(name[0]), name[1], None) is value:
+        module = sys.modules.get(name[0])
+        if module is None or not (name[0] in SCRIPT or self._is_sent_along(module)):
+            return
+        if getattr(module, name[1], None) is value:
             self.of_script[name] = value
+
+    def _is_sent_along(self, module: types.ModuleType) -> bool:
+        if _is_found(module, tuple(sys.path)):
+            return False
+        if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
+            cloudpickle.register_pickle_by_value(module)
+            self._afterwards.callback(_by_name_again, module)
+        return True
+
+
+def _by_name_again(module: types.ModuleType) -> None:
+    with contextlib.suppress(ValueError):  # Another thread has done so.
+        cloudpickle.unregister_pickle_by_value(module)
+
+
+@functools.cache
+def _is_found(module: types.ModuleType, search_path: tuple[str, ...]) -> bool:
+    """Returns whether a worker, which has this search path, can import the same module.
+
+    What is installed is left to it, and so is what is in no file: another module has made it.
+    """
+    file = getattr(module, "__file__", None)
+    if not (isinstance(file, str) and os.path.isfile(file)) or _is_installed(file):
+        return True
+    origin = _origin(module.__name__)
+    if origin is None:
+        return False
+    return not os.path.isfile(origin) or os.path.samefile(origin, file)
+
+
+def _is_installed(file: str) -> bool:
+    prefixes = (sys.prefix, sys.base_prefix, os.path.dirname(__file__))
+    return any(file.startswith(os.path.join(prefix, "")) for prefix in prefixes)
+
+
+def _origin(name: str) -> str | None:
+    """Returns where `import` would find a module, None where it would not.
+
+    That it is imported here already does not count.
+    """
+    origin = places = None
+    for part in _with_packages(name):
+        finders = (finder.find_spec for finder in sys.meta_path if hasattr(finder, "find_spec"))
+        spec = next(filter(None, (find(part, places) for find in finders)), None)
+        if spec is None:
+            return None
+        origin, places = spec.origin, spec.submodule_search_locations
+    return origin
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:

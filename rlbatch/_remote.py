@@ -35,6 +35,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import cloudpickle
@@ -403,6 +404,33 @@ def _pickled(recipe: Recipe) -> bytes:
                 hint = "; with a method its object is sent, so take a function"
                 raise TypeError(
                     f"{name}: expected something that can be pickled, got {value!r}: {error}"
-                    f"{hint if inspect.ismethod(value) else ''}"
+                    f"{hint if inspect.ismethod(value) else ''}{_culprit(value, recipe.device)}"
                 ) from error
         raise
+
+
+def _culprit(value: Any, device: torch.device, *above: Any) -> str:
+    """Returns what a function, or a method of a class, uses that can not be pickled."""
+    above = (*above, value)
+    for user, name, used in _used_by(value):
+        if not any(used is one for one in above) and not _can_be_pickled(used, device):
+            return f"; {user} uses {name}{_culprit(used, device, *above)}"
+    return ""
+
+
+def _used_by(value: Any) -> Iterator[tuple[str, str, Any]]:
+    """Yields for a function, or the methods of a class: its name, and what is around it."""
+    for one in vars(value).values() if inspect.isclass(value) else [value]:
+        if inspect.isfunction(one):
+            with contextlib.suppress(ValueError):  # A variable without a value yet.
+                around = inspect.getclosurevars(one)
+                for name, used in {**around.globals, **around.nonlocals}.items():
+                    yield one.__qualname__, name, used
+
+
+def _can_be_pickled(value: Any, device: torch.device) -> bool:
+    try:
+        dumps(value, device)
+    except Exception:
+        return False
+    return True

@@ -187,8 +187,9 @@ def replay_agent(
             `(output [B, ...], state)`.
 
     Returns:
-        The outputs, [B, T', ...], where T' is the length of the longest trajectory, and the
-        lengths of the trajectories. Entries on padding mean nothing; mask them.
+        The outputs, [B, T, ...] as the trajectories, and their lengths. Entries on padding mean
+        nothing; mask them. Past the longest trajectory they are those of its last step: the agent
+        is not run there.
 
     Raises:
         ValueError: There are no steps to replay.
@@ -214,7 +215,8 @@ def replay_agent(
     replay = getattr(agent, replay_method_name)
     outputs: list[DictTensor] = []
     state = None
-    lengths = trajectories.trajectories.lengths
+    steps = trajectories.trajectories
+    lengths = steps.lengths
     n_steps = int(lengths.max()) if len(lengths) else 0
     if not n_steps:
         raise ValueError("trajectories: expected at least one step to replay, got none")
@@ -222,11 +224,13 @@ def replay_agent(
         try:
             answer = replay(trajectories, t, state)
         except RuntimeError as error:
-            add_device_note(error, agent, trajectories=trajectories.trajectories, state=state)
+            add_device_note(error, agent, trajectories=steps, state=state)
             raise
         _check_replayed(f"{replay_method_name}, step {t}", answer, len(lengths), outputs)
         output, state = answer
         outputs.append(output.clone())  # It may share memory with a state that is changed in place.
+    # They fit beside the steps of a minibatch of short rows. Zeros might make no distribution.
+    outputs += outputs[-1:] * (steps.n_timesteps() - n_steps)
     stacked = {key: torch.stack([output[key] for output in outputs], dim=1) for key in outputs[0]}
     return TemporalDictTensor(stacked, lengths=lengths.clone())
 

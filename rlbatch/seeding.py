@@ -88,7 +88,10 @@ def env_seeds(seed: int | Sequence[int], n_envs: int) -> list[int]:
     if _are_several(seed):
         own = [_non_negative("seed", one) for one in seed]
         if len(own) != n_envs:
-            raise ValueError(f"seed: expected {n_envs} seeds, one per environment, got {len(own)}")
+            raise ValueError(
+                f"seed: expected {n_envs} seeds, one per environment, got {len(own)} (a batcher "
+                "deals its seeds out to its processes)"
+            )
         return own
     return _seeds_from(_non_negative("seed", seed), 0, n_envs)
 

@@ -11,7 +11,7 @@ from rlbatch._arguments import check_timeout
 from rlbatch._checks import check_is
 from rlbatch._crew import LIVENESS_S
 from rlbatch.batcher import RL_Batcher
-from rlbatch.errors import WorkerError, WorkerTimeoutError
+from rlbatch.errors import CallOrderError, WorkerError, WorkerTimeoutError
 
 
 def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) -> list[RL_Batcher]:
@@ -79,6 +79,9 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
 def _pending(number: int, batcher: RL_Batcher) -> list[Connection]:
     try:
         return batcher.pending()
+    except CallOrderError as error:
+        what = str(error).removeprefix("pending: ")
+        raise CallOrderError(f"wait_for_any: batchers[{number}]: {what}") from None
     except WorkerError as error:
         error.add_note(f"wait_for_any: of batchers[{number}]")
         raise

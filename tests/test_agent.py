@@ -167,11 +167,19 @@ def test_what_is_no_trajectories_is_not_replayed(replay):
         replay(FeedForward(), steps, "call_replay")
 
 
-def test_a_replay_ends_with_the_longest_trajectory():
-    info = DictTensor()
-    frames = torch.zeros(2, 9, 3, dtype=torch.int64)
+def test_a_replay_runs_to_the_longest_trajectory_and_fits_beside_the_steps():
+    class Counting(FeedForward):
+        n_calls = 0
+
+        def call_replay(self, trajectories, t, state):
+            self.n_calls += 1
+            return super().call_replay(trajectories, t, state)
+
+    agent, frames = Counting(), torch.arange(54).reshape(2, 9, 3)
     steps = TemporalDictTensor({"observation/frame": frames}, torch.tensor([2, 4]))
-    assert replay_agent(FeedForward(), Trajectories(info, steps))["logits"].shape == (2, 4, 2)
+    logits = replay_agent(agent, Trajectories(DictTensor(), steps))["logits"]
+    assert (agent.n_calls, logits.shape) == (4, (2, 9, 2))
+    assert torch.equal(logits[:, 4:], logits[:, 3:4].expand(2, 5, 2))
 
 
 @pytest.mark.parametrize("n_rows", [0, 2])

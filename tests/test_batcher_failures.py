@@ -551,6 +551,20 @@ def test_that_the_object_of_a_method_is_sent_along_is_told():
         make_batcher(1, create_env=Trainer().create_env)
 
 
+def test_what_a_function_uses_that_can_not_be_pickled_is_named():
+    lock = threading.Lock()
+
+    def helper():
+        return lock
+
+    class Logs(CountingAgent):
+        def log(self):
+            return helper(), Logs
+
+    with pytest.raises(TypeError, match=r"lock' object; .*Logs.log uses helper; .* uses lock$"):
+        make_batcher(1, create_agent=Logs)
+
+
 def test_what_can_not_be_copied_is_named():
     expected = r"^agent_args\['lock'\]: expected something that can be copied, got <"
     with pytest.raises(TypeError, match=expected):

@@ -3,6 +3,7 @@
 import functools
 import logging
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlbatch import DictTensor, RL_Batcher, WorkerError, _process
+from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, _process
 from rlbatch._pickling import dumps, loads
 from tests.batchers import CountingAgent, acquire, make_batcher
 from tests.containers import DTYPES, RARE_DTYPES
@@ -268,6 +269,17 @@ def test_properties_that_are_worked_out_once_reach_a_process():
     assert known.table is known.table
 
 
+@pytest.mark.parametrize("kind", ["spectral_norm", "weight_norm", "orthogonal"])
+def test_modules_with_parametrizations_reach_a_process(kind):
+    parametrized = getattr(torch.nn.utils.parametrizations, kind)
+    model = torch.nn.Sequential(parametrized(torch.nn.Linear(4, 3)), torch.nn.Tanh()).eval()
+    found = sent(model)
+    assert torch.equal(found(torch.ones(2, 4)), model(torch.ones(2, 4)))
+    changed = {key: tensor + 1 for key, tensor in model.state_dict().items()}
+    found.load_state_dict(changed)
+    assert torch.equal(found.state_dict()["0.bias"], changed["0.bias"])
+
+
 def test_what_is_more_than_numbers_reaches_a_process_too():
     weight = torch.nn.Parameter(torch.ones(2))
     learns = torch.zeros(3, requires_grad=True)
@@ -364,6 +376,57 @@ def test_what_a_script_has_is_there_in_its_workers(n_processes):
     assert (found.stdout, found.returncode) == ("2\n" if n_processes == "2" else "1\n", 0), (
         found.stderr
     )
+
+
+OF_A_FILE = """
+import importlib.util, pickle, sys
+from tests.batchers import make_batcher
+
+spec = importlib.util.spec_from_file_location("NAME", sys.argv[1])
+module = sys.modules["NAME"] = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+with make_batcher(1, create_env=module.create_env, env_args={}) as batcher:
+    batcher.reset()
+    batcher.execute()
+    print(batcher.get()[1])
+"""
+
+FILE = """
+import pickle
+from tests.helpers import CountingEnv
+
+N_STEPS = 9
+
+class Looks(CountingEnv):
+    def step(self, action):
+        assert type(pickle.loads(pickle.dumps(Looks([N_STEPS])))) is Looks
+        return super().step(action)
+
+def create_env(seed):
+    return Looks([N_STEPS])
+"""
+
+
+@pytest.mark.parametrize(
+    "name", ["of_no_path", "of_no.path", "tests.of_no_path", "tests.containers"]
+)
+def test_a_module_that_is_not_found_by_its_name_is_sent_along(tmp_path, name):
+    """As pytest's `--import-mode=importlib` makes them; the last is there, but another one."""
+    file = tmp_path / "file.py"
+    file.write_text(FILE)
+    found = subprocess.run(
+        [sys.executable, "-c", OF_A_FILE.replace("NAME", name), str(file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=ROOT,
+    )
+    assert (found.stdout, found.returncode) == ("1\n", 0), found.stderr
+
+
+def test_modules_that_are_found_are_not_sent_along():
+    for value in (CountingEnv, make_batcher, torch.nn.Linear, functools.partial, RL_Agent):
+        assert pickle.loads(dumps(value, torch.device("cpu"))) is value
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])

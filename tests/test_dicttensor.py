@@ -528,7 +528,10 @@ def test_masked_tensors_refuse_what_does_not_fit():
         "mask: expected a tensor on cpu, got one on meta",
         mask=mask.to("meta"),
     )
-    refuses(KeyMismatchError, r"dicttensor1: expected the keys \['mask'\], got", DictTensor())
+    first = r"masked_dicttensor: dicttensor1: expected the keys \['mask'\], got \[\]"
+    refuses(KeyMismatchError, first, DictTensor())
+    with pytest.raises(KeyMismatchError, match=r"dicttensor0: .*\['mask'\], got none; is it a st"):
+        masked_dicttensor(DictTensor(), old, mask)
     with pytest.raises(ShapeError, match=r"^tensor0: expected shape \[B, ...\], got \(\)$"):
         masked_tensor(torch.tensor(1), torch.tensor(1), torch.tensor(True))
     with pytest.raises(ShapeError, match=r"^tensor1: expected shape \(2,\), got \(3,\)$"):

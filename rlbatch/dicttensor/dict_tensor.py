@@ -202,7 +202,12 @@ def masked_dicttensor(
     """
     check_is("dicttensor0", dicttensor0, DictTensor)
     check_is("dicttensor1", dicttensor1, DictTensor)
-    check_same_keys("dicttensor1", dicttensor0, dicttensor1)
+    if dicttensor1.variables and not dicttensor0.variables:
+        raise KeyMismatchError(
+            f"masked_dicttensor: dicttensor0: expected the keys {sorted(dicttensor1)}, got none; "
+            "is it a state that initial_state, or agent_state/... in a replay, did not give?"
+        )
+    check_same_keys("masked_dicttensor: dicttensor1", dicttensor0, dicttensor1)
     return DictTensor.unchecked(
         {key: masked_rows(key, old, dicttensor1[key], mask) for key, old in dicttensor0.items()}
     )

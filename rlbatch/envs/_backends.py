@@ -418,6 +418,8 @@ def _check_list(envs: list[Any]) -> None:
         if first.setdefault(id(env), number) != number:
             raise ValueError(f"{where}: expected another object than gym_env[{first[id(env)]}]")
         for name in ("observation_space", "action_space"):
+            if not hasattr(env, name):
+                raise TypeError(f"{where}: expected an environment with {name}, got {env!r}")
             expected, found = getattr(envs[0], name), getattr(env, name)
             if found != expected:
                 raise ValueError(

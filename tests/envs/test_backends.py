@@ -267,6 +267,12 @@ def test_what_is_no_environment_is_refused():
         GymEnv(CountingGym())
     with pytest.raises(TypeError, match=r"gym_env\[1\]: expected a gymnasium.Env, got 3"):
         GymEnv([CountingGym(), 3])
+    bare = gymnasium.Env()
+    with pytest.raises(TypeError, match=r"gym_env\[0\]: .* with observation_space, got <"):
+        GymEnv([bare])
+    bare.observation_space = CountingGym().observation_space
+    with pytest.raises(TypeError, match=r"gym_env\[1\]: expected an .* with action_space, got <"):
+        GymEnv([CountingGym(), bare])
     with pytest.raises(ValueError, match="gym_env: expected at least one environment"):
         GymEnv([])
 

@@ -236,6 +236,7 @@ class AtariVectorEnv(VectorEnv):
         kind = np.where(mask, np.where(has_seed, JobKind.LOAD, JobKind.RESET), JobKind.LOOK)
         self._send(np.arange(self.num_envs), kind, seed=seeds)
         observations, *_, infos = self.recv()
+        infos.pop("final_obs", None)  # Of a life lost by one that plays on: its step has told it.
         return observations, infos
 
     def _mask(self, options: dict[str, Any] | None) -> np.ndarray:

@@ -205,6 +205,18 @@ def test_games_that_are_lost_equal_ale_py(mode):
     assert not seen["truncated"]
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_a_reset_of_others_after_a_lost_life_equals_ale_py(mode):
+    beside = Beside("breakout", autoreset_mode=mode, life_loss_info=True)
+    beside.reset(seed=0)
+    while not beside.seen["terminated"]:
+        beside.step(np.array([1, 0]))
+    assert not beside.seen["ended"]
+    for mask in ([False, True], [False, False]):
+        beside.reset(options={"reset_mask": np.array(mask)})
+    beside.play(3)
+
+
 @pytest.mark.parametrize("game", ["breakout", "space_invaders"])
 def test_continuous_actions_equal_ale_py(game):
     beside = Beside(game, continuous=True, max_num_frames_per_episode=90, noop_max=5)
