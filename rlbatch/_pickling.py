@@ -157,7 +157,10 @@ def _is_found(module: types.ModuleType, search_path: tuple[str, ...]) -> bool:
     file = getattr(module, "__file__", None)
     if not (isinstance(file, str) and os.path.isfile(file)) or _is_installed(file):
         return True
-    origin = _origin(module.__name__)
+    try:
+        origin = _origin(module.__name__)
+    except Exception:  # An import hook of somebody's that wants more than a name.
+        return True
     if origin is None:
         return False
     return not os.path.isfile(origin) or os.path.samefile(origin, file)

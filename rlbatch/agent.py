@@ -188,8 +188,8 @@ def replay_agent(
 
     Returns:
         The outputs, [B, T, ...] as the trajectories, and their lengths. Entries on padding mean
-        nothing; mask them. Past the longest trajectory they are those of its last step: the agent
-        is not run there.
+        nothing; mask them. Past the longest trajectory, where the agent is not run, they are the
+        last ones again.
 
     Raises:
         ValueError: There are no steps to replay.

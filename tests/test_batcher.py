@@ -263,6 +263,28 @@ def test_agent_info_and_env_info_reach_their_environment(n_processes):
         assert torch.equal(second.info["env_info/option"], option[ids])
 
 
+class Told(CountingEnv):
+    """Takes its task from the agent's output."""
+
+    def step(self, action):
+        self.option = action["epsilon"].long()
+        return super().step(action)
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_an_environment_gets_all_that_the_agent_has_returned(n_processes):
+    def task(number):
+        return DictTensor({"epsilon": torch.full((2,), float(number))})
+
+    changes = {"create_env": lambda seed: Told([9, 9], True), "env_args": {}}
+    with make_batcher(n_processes, agent_info=task(0).slice(0), **changes) as batcher:
+        batcher.reset()
+        for number in (3, 7):
+            batcher.execute(task(number))
+            option = batcher.get()[0].trajectories["_observation/option"]
+            assert option.tolist() == [[number] * 4] * 2
+
+
 def test_the_constructors_info_stands_in_for_one_that_is_left_out():
     with make_batcher(0, agent_info=DictTensor({"epsilon": torch.tensor([0.25])})) as batcher:
         batcher.reset()

@@ -106,8 +106,8 @@ class VecEnv:
         """Steps the running environments.
 
         Args:
-            action: One row per running environment. The key `action`, or `action/...` for a
-                nested action space; other keys are ignored.
+            action: One row per running environment: the agent's output. Most environments read
+                the key `action`, or `action/...` for a nested action space, and ignore the rest.
 
         Returns:
             Two pairs of observations and numbers. First what the actions led to, for all
