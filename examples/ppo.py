@@ -27,8 +27,8 @@ class Config:
     n_envs: int = 8  # In each process.
     n_timesteps: int = 64  # Between two updates of the agents.
     n_epochs: int = 10
-    minibatch_size: int = 256
-    learning_rate: float = 1e-3
+    minibatch_size: int = 128
+    learning_rate: float = 1e-3  # Falls to 0.
     discount: float = 0.99
     gae_lambda: float = 0.95
     clip: float = 0.2
@@ -101,10 +101,8 @@ def loss_of(model: Model, rows: DictTensor, config: Config) -> torch.Tensor:
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
     value_loss = (rows["value_target"] - model.value(rows["observation/frame"])).square().mean()
-    entropy = policy.entropy().mean()
-    return (
-        policy_loss + config.value_coefficient * value_loss - config.entropy_coefficient * entropy
-    )
+    bonus = config.entropy_coefficient * policy.entropy().mean()
+    return policy_loss + config.value_coefficient * value_loss - bonus
 
 
 def main(config: Config) -> float:
@@ -130,6 +128,8 @@ def main(config: Config) -> float:
             batcher.execute()
             steps = batcher.get()[0].trajectories  # TemporalDictTensor [B, T, ...]
 
+            rate = config.learning_rate * (1 - n_steps / config.total_steps)
+            optimizer.param_groups[0]["lr"] = rate
             batch = batch_of(model, steps, config)
             for _ in range(config.n_epochs):
                 for rows in torch.randperm(batch.n_elems()).split(config.minibatch_size):
