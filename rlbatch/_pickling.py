@@ -84,7 +84,8 @@ class _Pickler(cloudpickle.Pickler):
     CUDA tensors open no context, in the child, on the device that they are on here.
 
     Attributes:
-        of_script: Classes and functions of the script that it has come across.
+        of_script: Classes and functions that it has come across, of the script and of modules
+            that are sent along like it.
     """
 
     def __init__(self, buffer: io.BytesIO, device: torch.device, afterwards: contextlib.ExitStack):
