@@ -436,7 +436,9 @@ def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 def take_places(tensor: torch.Tensor, places: tuple[torch.Tensor, ...]) -> torch.Tensor:
     """Returns a tensor at some places of its first dimensions (a copy)."""
-    return _signed(tensor)[places].view(tensor.dtype)
+    if tensor.dtype in SIGNED:
+        return _signed(tensor)[places].view(tensor.dtype)
+    return tensor[places]  # To view it, if only as what it is, would end its gradient.
 
 
 def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:

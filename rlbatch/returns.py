@@ -96,8 +96,8 @@ def discounted_returns(
     reward, bootstrap, discount, linked = _prepare(
         {"reward": reward, "bootstrap": bootstrap}, terminated, truncated, discount, mask
     )
-    one_step = reward + discount * bootstrap.masked_fill(terminated, 0.0)
-    return _solve(torch.where(linked, reward, one_step), discount, linked)
+    bootstrap = bootstrap.masked_fill(terminated | linked, 0.0)
+    return _solve(reward + discount * bootstrap, discount, linked)
 
 
 def n_step_returns(  # noqa: PLR0913

@@ -118,6 +118,16 @@ def test_methods_copy_or_view_as_documented(kind, memory, method, device):
         assert tensor.device == container.device(), name
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_methods_pass_gradients_on(kind):
+    for name, (_, method) in METHODS[kind].items():
+        container = make(kind, dtype=torch.float32)
+        for key, tensor in named(container).items():
+            tensor.requires_grad_(key != "lengths")
+        for key, tensor in results_of(method, container):
+            assert tensor.requires_grad == (key != "lengths" and name != "detach"), (name, key)
+
+
 @pytest.mark.parametrize("dtype", DTYPES + RARE_DTYPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_methods_keep_dtypes(kind, dtype):

@@ -346,6 +346,17 @@ def test_gradients_equal_finite_differences(name):
     assert torch.autograd.gradcheck(estimate, inputs)
 
 
+def test_gradients_of_discounts_do_not_see_a_bootstrap_that_is_not_read():
+    rows = random_rows(8, seed=2)
+    for episode in episodes(rows):
+        inside = slice(episode.first, episode.last)
+        rows["value_tp1"][episode.row, inside] = math.nan
+    discount = torch.full_like(rows["reward"], DISCOUNT, requires_grad=True)
+    ESTIMATORS["discounted"](rows, discount).sum().backward()
+    assert discount.grad.isfinite().all()
+    assert (discount.grad != 0).any()
+
+
 @differentiable
 def test_gradients_of_padding_are_zero_though_it_is_nan(name):
     rows = random_rows(8, seed=2)
