@@ -259,6 +259,7 @@ class NamedTensors:
             TypeError: It is not a tensor.
             ShapeError: It has not the B (and T) of the others.
             DeviceMismatchError: It is not on their device.
+            ValueError: There are no others, and on a CPU a length is more than its T.
 
         Example:
             >>> from rlbatch import DictTensor

@@ -140,6 +140,8 @@ class SlotStore:
         steps: [B, T, ...] per key.
         info: [B, ...] per key.
         lengths: [B] int64, 0 for an environment that did not run.
+        longest: What the last `read` has returned, in steps, unless the environments reset
+            themselves: the caller may have views of that, and have written to its padding.
     """
 
     def __init__(self, layout: Layout, n_slots: int, n_timesteps: int, block: torch.Tensor):
@@ -151,6 +153,7 @@ class SlotStore:
         }
         self.info = {key: rest.take(spec, n_slots) for key, spec in layout.info.items()}
         self.lengths = rest.take(_LENGTH, n_slots)
+        self.longest = 0
 
     def read(self, autoreset: bool, copy: bool) -> Trajectories:
         """Returns what the environments that ran have written.
@@ -161,8 +164,8 @@ class SlotStore:
         """
         steps, lengths, info = self.steps, self.lengths, self.info
         if not autoreset:
-            longest = int(lengths.max())
-            steps = {key: tensor[:, :longest] for key, tensor in steps.items()}
+            self.longest = int(lengths.max())
+            steps = {key: tensor[:, : self.longest] for key, tensor in steps.items()}
             ran = lengths > 0
             if not bool(ran.all()):
                 rows = ran.nonzero().squeeze(1)
@@ -204,7 +207,6 @@ class SlotWriter:
         self.steps = {key: tensor[mine] for key, tensor in store.steps.items()}
         self.info = {key: tensor[mine] for key, tensor in store.info.items()}
         self.lengths = store.lengths[mine]
-        self._longest = 0  # Not asked of the lengths, which the caller may have views of.
         layout = store.layout
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
@@ -218,12 +220,11 @@ class SlotWriter:
         """Returns how often the slots were changed in place, except for what NumPy wrote."""
         return self.lengths._version  # All are views of one block, which share a counter.
 
-    def clear(self) -> None:
-        """Forgets the last trajectories, so that padding is zero."""
+    def clear(self, longest: int) -> None:
+        """Forgets the last trajectories, so that padding is zero; see `SlotStore.longest`."""
         self.lengths.zero_()
         for tensor in self.steps.values():
-            tensor[:, : self._longest].zero_()
-        self._longest = 0
+            tensor[:, :longest].zero_()
 
     def write_info(self, running: torch.Tensor | None, info: DictTensor) -> None:
         """Writes what a slot holds once.
@@ -319,7 +320,6 @@ class SlotWriter:
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
         """Says how many steps of some slots, or with None of all, have been written."""
-        self._longest = max(self._longest, length)
         if running is None:
             self.lengths.fill_(length)
         else:

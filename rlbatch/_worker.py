@@ -230,8 +230,13 @@ class Worker:
         return len(self._running)
 
     @torch.no_grad()
-    def execute(self, agent_info: DictTensor | None) -> int:
-        """Acquires up to T steps of the running environments; returns how many run on."""
+    def execute(self, agent_info: DictTensor | None, longest: int) -> int:
+        """Acquires up to T steps of the running environments; returns how many run on.
+
+        Args:
+            agent_info: For all environments; None to keep it.
+            longest: Of the last trajectories, see `SlotStore`.
+        """
         if agent_info is not None:
             rows = self._unless_everyone()
             self._replace_agent_info(agent_info if rows is None else agent_info.index(rows.cpu()))
@@ -243,7 +248,7 @@ class Worker:
             self._state = self._state.clone()  # The agent may keep it, and change in place its own.
             self._is_fresh = False
         if self._slots is not None:
-            self._start_slots(self._slots, self._slot_info())
+            self._start_slots(self._slots, self._slot_info(), longest)
             if self._is_direct:
                 self._slots.write_observation(0, None, self._observation)
         else:  # Agents may change their state in place, before there are slots.
@@ -422,14 +427,14 @@ class Worker:
         )
         self._slots, waited_s = self._allocate(layout)
         self.stats["wait_s"] += waited_s
-        self._start_slots(self._slots, self._first_info)
+        self._start_slots(self._slots, self._first_info, longest=0)
         self._slots.write_observation(0, self._unless_everyone(), observation)
         self._slots.write_action(0, self._unless_everyone(), action)
 
-    def _start_slots(self, slots: SlotWriter, info: DictTensor) -> None:
+    def _start_slots(self, slots: SlotWriter, info: DictTensor, longest: int) -> None:
         """Writes what a slot holds once: with it a trajectory can be replayed from its start."""
         if not self.autoreset:
-            slots.clear()
+            slots.clear(longest)
         if len(self._running):
             slots.write_info(self._unless_everyone(), info)
 

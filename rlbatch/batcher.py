@@ -292,12 +292,13 @@ class RL_Batcher:
         check_info("agent_info", agent_info)
         keeps = agent_info is None or agent_info.empty()
         info = None if keeps else self._rows("agent_info", agent_info)
+        longest = 0 if self._store is None else self._store.longest
         self._replies = [None] * len(self._crew.workers)
         try:
             self._finish_reading()
             for worker, part in zip(self._crew.workers, self._crew.parts, strict=True):
                 rows = None if info is None else info.slice(part.start, part.stop).clone()
-                worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows))
+                worker.send(Command.EXECUTE, worker.pack(Command.EXECUTE, rows, longest))
             self._enter(_State.EXECUTING)
             if self._store is None:
                 self._hand_out_slots()

@@ -319,10 +319,11 @@ def _repeat(x: Tensor, a: Tensor, b: Tensor, linked: Tensor, *, times: int) -> T
     doubling: Hillis and Steele, Data Parallel Algorithms, CACM 29(12), 1986). So the
     number of passes is the logarithm of `times`. From `T` times on, nothing is left of
     the first `x`. What `linked` excludes is replaced by 0, not multiplied by it: a NaN in
-    one episode stays there.
+    one episode stays there, and an infinite trace after its end counts for nothing.
     """
     times, reach = min(times, a.shape[1]), 1
     while times > 0:
+        b = torch.where(linked, b, 0.0)
         if times % 2 == 1:
             x = a + b * torch.where(linked, _shift(x, reach), 0.0)
         a = a + b * torch.where(linked, _shift(a, reach), 0.0)

@@ -410,6 +410,22 @@ def test_padding_is_zero_though_the_lengths_are_views_that_the_caller_changes():
         assert steps["action/n"].tolist() == [[5, 0, 0, 0], [5, 6, 7, 8]]
 
 
+@pytest.mark.parametrize("n_processes", [0, 1, 2])
+def test_padding_is_zero_though_the_caller_writes_into_views_of_it(n_processes):
+    def create_env(seed):  # Environments of one length in each process.
+        return CountingEnv([1, 4] if n_processes < 2 else [4 if seed.process else 1])
+
+    arguments = {"agent_args": {}, "env_args": {}, "n_processes": n_processes, "seeds": 0}
+    with RL_Batcher(4, Rewriter, create_env=create_env, **arguments) as batcher:
+        for _ in range(2):
+            batcher.reset()
+            batcher.execute()
+            steps = batcher.get(copy=False)[0].trajectories
+            assert sorted(steps.lengths.tolist()) == [1, 4]
+            assert not steps["_observation/reward"][~steps.mask(torch.bool)].any()
+            steps["_observation/reward"].sub_(0.5)
+
+
 class Scaler(RL_Agent):
     """Scales what it sees in place."""
 

@@ -66,6 +66,11 @@ def test_temporal_set_refuses_another_time_dimension():
         ShapeError, match=r"^a: expected shape \[4, 3, ...\], as obs/frame, got \(4, 2\)$"
     ):
         make(TemporalDictTensor).set("a", torch.zeros(B, T - 1))
+    only = TemporalDictTensor({"a": torch.zeros(B, T)}, torch.tensor(LENGTHS))
+    only.set("a", torch.zeros(B, T + 1))
+    with pytest.raises(ValueError, match=f"^lengths: expected 0 to 2 steps, got {max(LENGTHS)}$"):
+        only.set("a", torch.zeros(B, 2))
+    assert only.n_timesteps() == T + 1
 
 
 def test_set_refuses_what_does_not_fit_an_empty_container():

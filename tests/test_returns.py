@@ -471,6 +471,14 @@ def test_rejects_a_window_without_steps_or_with_parts_of_one(n, error, expected)
         n_steps_of(random_rows(8), n=n)
 
 
+def test_infinite_traces_count_for_nothing_after_the_end():
+    zeros, ends = torch.zeros(1, 3), torch.tensor([[False, True, False]])
+    policies = {"target_log_prob": zeros + 100, "behaviour_log_prob": zeros}  # exp(100) is inf.
+    given = {"reward": zeros + 1, "value_t": zeros, "value_tp1": zeros, **policies}
+    found = vtrace(**given, terminated=ends, truncated=~ends, discount=1.0, c_bar=math.inf)
+    assert found.value_target.tolist() == [[1, 1, 1]]
+
+
 @pytest.mark.parametrize("name", ["rho_bar", "c_bar", "pg_rho_bar"])
 @pytest.mark.parametrize("bar", [-1.0, math.nan])
 def test_rejects_a_bar_below_0(name, bar):

@@ -123,6 +123,7 @@ class TemporalDictTensor(NamedTensors):
     def _check_alone(self, key: str, value: torch.Tensor) -> None:
         check_tensors({key: value}, n_common=2)
         check_fits(key, value, self.lengths.shape, self.lengths.device)
+        check_lengths(self.lengths, {key: value})
 
     def shorten(self) -> TemporalDictTensor:
         """Cuts T down to the longest row (views, with a copy of the lengths).

@@ -283,9 +283,8 @@ class Vector:
         _check("reward", _REWARD, reward, (self.n_envs,))
         _check("terminated", _FLAG, terminated, (self.n_envs,))
         _check("truncated", _FLAG, truncated, (self.n_envs,))
-        terminated, truncated = (
-            one.astype(np.bool_, copy=False) for one in (terminated, truncated)
-        )
+        terminated = cast("terminated", _FLAG, terminated)
+        truncated = cast("truncated", _FLAG, truncated)
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP:
@@ -511,11 +510,12 @@ def cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
     if array.dtype == leaf.dtype:
         return array
     cast = array.astype(leaf.dtype)
-    if leaf.dtype.kind in "iu" and not np.array_equal(cast, array):
-        limits = np.iinfo(leaf.dtype)
+    kind = leaf.dtype.kind
+    if kind in "biu" and not np.array_equal(cast, array):
+        limits = "0 to 1" if kind == "b" else "{0.min} to {0.max}".format(np.iinfo(leaf.dtype))
         raise DtypeMismatchError(
-            f"{key}: expected {leaf.dtype}, from {limits.min} to {limits.max}, got {array.dtype} "
-            f"from {array.min()} to {array.max()}"
+            f"{key}: expected {leaf.dtype}, from {limits}, got {array.dtype} from {array.min()} to "
+            f"{array.max()}"
         )
     return cast
 

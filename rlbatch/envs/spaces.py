@@ -138,5 +138,5 @@ def _check_leaf(where: str, space: spaces.Space) -> None:
         raise TypeError(f"{where}: expected one of {known}, Dict or Tuple, got {space}")
     try:
         torch.from_numpy(np.empty(0, space.dtype))
-    except TypeError as error:
+    except (TypeError, ValueError) as error:  # The latter of the other order of bytes.
         raise TypeError(f"{where}: expected a dtype that PyTorch has, got {space}") from error

@@ -612,9 +612,10 @@ def test_where_two_fail_none_of_them_is_named():
     env._backend.env.close(terminate=True)
 
 
-def test_a_flag_that_is_a_float_is_refused():
+@pytest.mark.parametrize("flags", [np.zeros(2), np.full(2, 2)])
+def test_flags_that_are_floats_or_other_numbers_than_0_and_1_are_refused(flags):
     own = TwoAtOnce()
-    own.truncated = np.zeros(2)
+    own.truncated = flags
     env = GymEnvInf(own)
     env.reset()
     with pytest.raises(DtypeMismatchError, match="truncated"):

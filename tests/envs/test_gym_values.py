@@ -200,6 +200,12 @@ def test_an_environment_that_writes_into_its_action_does_not_change_last_action(
             "uint8, from 0 to 255, got int64 from -1",
         ),
         (
+            spaces.Box(0, 1, (1,), np.bool_),
+            torch.tensor([[2]]),
+            DtypeMismatchError,
+            "bool, from 0 to 1, got int64 from 2 to 2",
+        ),
+        (
             spaces.Discrete(2),
             torch.zeros(1, dtype=torch.int64, device="meta"),
             DeviceMismatchError,

@@ -71,9 +71,10 @@ def test_a_space_that_is_not_supported_is_named_with_its_place(leaves, space, pl
         leaves(space)
 
 
+@pytest.mark.parametrize("dtype", [np.longdouble, ">f4"])
 @pytest.mark.parametrize("leaves", [observation_leaves, action_leaves])
-def test_a_dtype_that_pytorch_does_not_have_is_refused(leaves):
-    space = spaces.Dict({"a": TWO, "b": spaces.Box(0, 1, (2,), dtype=np.longdouble)})
+def test_a_dtype_that_pytorch_does_not_have_is_refused(leaves, dtype):
+    space = spaces.Dict({"a": TWO, "b": spaces.Box(0, 1, (2,), dtype=dtype)})
     with pytest.raises(TypeError, match=r"_space/b: expected a dtype that PyTorch has, got Box\("):
         leaves(space)
 
