@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
 from typing import Any
 
+from rlbatch._child import signals_held
 from rlbatch._local import LocalWorker
 from rlbatch._remote import IMPORT_TIMEOUT_S, RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import Layout, SlotWriter
@@ -58,7 +59,8 @@ class Crew:
             self.workers += [LocalWorker(recipe, allocate) for recipe in recipes]
         else:
             for number, recipe in enumerate(recipes):
-                self.workers.append(RemoteWorker(recipe, number))
+                with signals_held():
+                    self.workers.append(RemoteWorker(recipe, number))
             for worker in self.workers:  # Now that all are starting.
                 worker.start()
         ready = self._gather_ready(timeout)

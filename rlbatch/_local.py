@@ -66,9 +66,8 @@ class LocalWorker:
         self._reply = Done(n_running, dict(self._worker.stats))
 
     def poll(self) -> Any:
-        """Returns the reply to the last command, once."""
-        reply, self._reply = self._reply, None
-        return reply
+        """Returns the reply to the last command."""
+        return self._reply
 
     def hang_up(self) -> None:
         """Does nothing: there is no pipe."""
@@ -87,9 +86,9 @@ class LocalWorker:
     # Not a context manager: those of contextlib cannot let an error of a frozen class pass.
     def _as_in_a_process(self, call: Callable[..., _Returned], *arguments: Any) -> _Returned:
         callers = _get_generators(self._device)
-        if self._generators is not None:
-            _set_generators(self._generators)
         try:
+            if self._generators is not None:
+                _set_generators(self._generators)
             with contextlib.ExitStack() as modes:  # Of the caller's thread; a process has none.
                 modes.enter_context(torch.inference_mode(False))
                 for kind in ("cpu", "cuda"):

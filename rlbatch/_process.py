@@ -44,6 +44,7 @@ from rlbatch.errors import CallOrderError
 # Makes a worker leave the step that it is in; nobody else sends it.
 INTERRUPT = signal.SIGUSR2
 _WATCH_EVERY_S = 0.5
+_MOST_CHARACTERS = 20_000  # Of what an error says, and of its traceback.
 
 
 def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: int) -> None:
@@ -101,7 +102,8 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 def _set_signals(dump_descriptor: int) -> None:
     faulthandler.enable(file=dump_descriptor)
     os.register_at_fork(after_in_child=faulthandler.disable)  # Its crash is not the worker's.
-    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=True)
+    # Of this thread alone: those of threads that run meanwhile would be read while they change.
+    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=False)
     signal.signal(INTERRUPT, _give_up)
     # A terminal may stop what prints in the background.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)
@@ -211,7 +213,16 @@ def _failure(error: BaseException) -> Failure:
         number = getattr(error, "environment", None)
     with contextlib.suppress(BaseException):
         said = repr(error)
-    return Failure(said, number if isinstance(number, int) else None, formatted)
+    return Failure(_cut(said), number if isinstance(number, int) else None, _cut(formatted))
+
+
+def _cut(text: str) -> str:
+    """Returns a text without its middle where it is too long for a pipe to take at once."""
+    left_out = len(text) - _MOST_CHARACTERS
+    if left_out <= 0:
+        return text
+    half = _MOST_CHARACTERS // 2
+    return f"{text[:half]}\n[{left_out:,} characters left out]\n{text[-half:]}"
 
 
 def _ask_for_slots(connection: Connection, layout: Layout) -> tuple[SlotWriter, float]:

@@ -32,7 +32,6 @@ import inspect
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -41,6 +40,7 @@ from typing import Any
 import cloudpickle
 import torch
 
+from rlbatch._child import Child
 from rlbatch._memory import SharedBytes, nameless_file
 from rlbatch._pickling import dumps
 from rlbatch._pipe import (
@@ -110,17 +110,16 @@ class RemoteWorker:
             raise
 
     def _start_process(self) -> None:
-        self.connection, theirs = new_pipe(duplex=True)
-        lifeline, self._lifeline = new_pipe(duplex=False)
-        self._dump = open(nameless_file(), "r+b", buffering=0)
-        try:
+        with contextlib.ExitStack() as files:
+            self.connection, theirs = map(files.enter_context, new_pipe(duplex=True))
+            lifeline, self._lifeline = map(files.enter_context, new_pipe(duplex=False))
+            self._dump = files.enter_context(open(nameless_file(), "r+b", buffering=0))
             caller = SharedBytes(pickle.dumps((sys.path, sys.argv)))
-            with theirs, lifeline:
-                ends = theirs.fileno(), self._dump.fileno(), lifeline.fileno()
-                self._process = _started((caller.descriptor, *ends))
-        except BaseException:
-            self._dump.close()
-            raise
+            ends = caller.descriptor, theirs.fileno(), self._dump.fileno(), lifeline.fileno()
+            self._process = Child(_BOOT, (*ends, os.getpid()), ends)
+            files.pop_all()
+        theirs.close()
+        lifeline.close()
 
     def start(self) -> None:
         """Sends, once, what the worker is made from.
@@ -193,7 +192,7 @@ class RemoteWorker:
                 return message
         except (EOFError, OSError) as error:
             raise self._death_or(error) from None
-        if self._process.poll() is not None and not self.connection.poll():
+        if self._process.exit_code() is not None and not self.connection.poll():
             raise self._death()
         return None
 
@@ -201,8 +200,7 @@ class RemoteWorker:
         """Asks the process for its stacks as they are now."""
         os.truncate(self._dump.fileno(), 0)
         os.lseek(self._dump.fileno(), 0, os.SEEK_SET)  # The child's place too.
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(signal.SIGUSR1)
+        self._process.send_signal(signal.SIGUSR1)
 
     def stacks(self) -> str:
         """Returns the stacks that were asked for, as far as the process could still write them."""
@@ -216,11 +214,7 @@ class RemoteWorker:
         """Waits until the process has ended, for so long; returns whether it has."""
         if os.getpid() != self._owner:  # The caller has forked: the worker is the other's.
             return True
-        try:
-            self._process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return False
-        return True
+        return self._process.ends_within(seconds)
 
     def interrupt(self) -> None:
         """Makes the process leave the step that it is in, unless Python is not executed there."""
@@ -232,11 +226,7 @@ class RemoteWorker:
         if os.getpid() != self._owner or self._is_stopped:
             return
         self.hang_up()
-        # The group, and also after a good end: an environment may have left children.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.kill()  # It may have left the group.
-        self._process.wait()
+        self._process.kill()
         self._dump.close()
         self._lifeline.close()
         self._is_stopped = True
@@ -246,7 +236,7 @@ class RemoteWorker:
             with without_sigpipe():
                 send(*arguments)
         except OSError as error:
-            if error.errno not in _LIMITS_OF_THE_CALLER:
+            if not _is_of_the_caller(error):
                 self.poll()  # It may have said why.
             raise self._death_or(error) from None
 
@@ -266,13 +256,12 @@ class RemoteWorker:
 
     def _death_or(self, error: Exception) -> Exception:
         """Returns what an error of the pipe means."""
-        is_ours = getattr(error, "errno", None) in _LIMITS_OF_THE_CALLER
-        return error if is_ours else self._death()
+        return error if _is_of_the_caller(error) else self._death()
 
     def _death(self) -> WorkerError:
-        try:
-            code = self._process.wait(1.0)
-        except subprocess.TimeoutExpired:
+        self._process.ends_within(1.0)
+        code = self._process.exit_code()
+        if code is None:
             how = "closed its pipe"
         else:
             how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
@@ -308,35 +297,18 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-_LIMITS_OF_THE_CALLER = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETOOMANYREFS)
+def _is_of_the_caller(error: Exception) -> bool:
+    """Returns whether what came in the use of a pipe is not about that pipe."""
+    # A pipe times out never, but the caller may have a handler of signals that raises this.
+    return isinstance(error, TimeoutError) or getattr(error, "errno", None) in _LIMITS
+
+
+_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ETOOMANYREFS)
 
 _HINTS = {
     "was killed by SIGKILL": " (by somebody, or by the system when memory runs out)",
     "was killed by SIGBUS": " (shared memory has run out)",
 }
-
-
-def _started(descriptors: tuple[int, ...]) -> subprocess.Popen:
-    """Starts a process with what `_process.main` takes; it has the flags of this interpreter."""
-    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
-    return subprocess.Popen(
-        # -P: modules are looked for where the parent looks, not in the current folder.
-        [sys.executable, *flags, "-P", "-c", _BOOT, *map(str, (*descriptors, os.getpid()))],
-        pass_fds=descriptors,
-        process_group=0,
-        stdin=subprocess.DEVNULL,
-        stdout=_inherited(1),
-        stderr=_inherited(2),
-    )
-
-
-def _inherited(descriptor: int) -> int | None:
-    """Returns what makes a worker inherit a standard stream, or have one that goes nowhere."""
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return subprocess.DEVNULL
-    return None
 
 
 def stacks_of(workers: list[RemoteWorker]) -> str:

@@ -66,14 +66,16 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
     def call(*args: _P.args, **kwargs: _P.kwargs) -> _R:
         batcher: Any = args[0]
         name, was_open = method.__name__, batcher._state is not _State.CLOSED
-        if not batcher._calls.acquire(blocking=False):
+        if batcher._calls.locked():
             if not was_open:
                 raise CallOrderError(f"{name}: expected an open batcher, got one that is closing")
             raise CallOrderError(
                 f"{name}: expected one call at a time, got one while another has not returned"
             )
         try:
-            return method(*args, **kwargs)
+            # Ctrl-C may come between an `acquire` and a `try`, and the lock would stay taken.
+            with batcher._calls:
+                return method(*args, **kwargs)
         except Exception as error:
             if was_open and batcher._state is _State.CLOSED:
                 raise CallOrderError(
@@ -82,7 +84,6 @@ def _one_at_a_time(method: Callable[_P, _R]) -> Callable[_P, _R]:
                 ) from error
             raise
         finally:
-            batcher._calls.release()
             batcher._stop_if_closed()
 
     return call
@@ -431,18 +432,17 @@ class RL_Batcher:
         """
         # In this order: a call of another thread looks at the state after it has released the lock.
         before, self._state = self._state, _State.CLOSED
-        is_alone = self._calls.acquire(blocking=False)
-        try:
-            if is_alone and not self._is_forked():
-                self._close_politely(before)
-        finally:
-            # Also of a call before, in the middle of which Ctrl-C came.
-            if is_alone or not self._crew.is_local:
-                self._crew.stop(_CLOSE_GRACE_S)
-            self._stop.detach()
-            self._store = None
-            if is_alone:
-                self._calls.release()
+        is_alone = not self._calls.locked()
+        with self._calls if is_alone else contextlib.nullcontext():
+            try:
+                if is_alone and not self._is_forked():
+                    self._close_politely(before)
+            finally:
+                # Also of a call before, in the middle of which Ctrl-C came.
+                if is_alone or not self._crew.is_local:
+                    self._crew.stop(_CLOSE_GRACE_S)
+                self._stop.detach()
+                self._store = None
 
     def _close_politely(self, before: _State) -> None:
         """Tells workers to close, where they can still be told."""
@@ -458,11 +458,9 @@ class RL_Batcher:
     def _stop_if_closed(self) -> None:
         """Stops workers of this process that `close` has left to the call that made them work."""
         may_be_left = self._state is _State.CLOSED and self._crew.is_local
-        if may_be_left and self._calls.acquire(blocking=False):
-            try:
+        if may_be_left and not self._calls.locked():
+            with self._calls:
                 self._crew.stop(0.0)
-            finally:
-                self._calls.release()
 
     def __enter__(self) -> Self:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterable
 from multiprocessing.connection import Connection, wait
@@ -72,8 +71,15 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
                 f"batchers: expected one of {len(each)} to be ready within {timeout} s, got none; "
                 "a get that has no more time tells what its workers are doing"
             )
-        with contextlib.suppress(OSError):  # Another thread has closed one, as the next round says.
-            wait(sum(pending, []), min(left, LIVENESS_S))
+        _wait(sum(pending, []), min(left, LIVENESS_S))
+
+
+def _wait(pipes: list[Connection], seconds: float) -> None:
+    try:
+        wait(pipes, seconds)
+    except OSError:  # Another thread has closed one, as the next round says; or a signal's handler.
+        if not any(pipe.closed for pipe in pipes):
+            raise
 
 
 def _pending(number: int, batcher: RL_Batcher) -> list[Connection]:

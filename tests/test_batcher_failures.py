@@ -93,6 +93,19 @@ def test_update_raises():
     assert_unusable(batcher)
 
 
+def test_an_error_that_says_too_much_is_cut_in_its_middle():
+    class Talkative(CountingAgent):
+        def update(self, info):
+            raise ValueError("begin" + "x" * 10**7 + "end")
+
+    batcher = make_batcher(1, create_agent=Talkative)
+    with pytest.raises(WorkerError, match=r"ValueError.'begin") as caught, Timer():
+        batcher.update({})
+    assert len(str(caught.value)) < 50_000
+    assert str(caught.value).count("characters left out") == 2
+    assert caught.value.child_traceback.endswith("xend\n")
+
+
 def test_without_processes_the_exception_itself_is_raised():
     def create_env(seed):
         return GymEnv([CountingGym(), FailingGym(at_step=2)], seed)

@@ -84,20 +84,23 @@ def test_a_batcher_without_processes_closes_after_the_call_of_another_thread():
 
 
 class LateLock:
-    """The lock of a batcher, which is refused only when the call that holds it has returned."""
+    """The lock of a batcher, seen to be taken only when the call that holds it has returned."""
 
     def __init__(self, lock, may_return, has_returned):
         self._lock, self._may_return, self._has_returned = lock, may_return, has_returned
 
-    def acquire(self, blocking):
-        is_mine = self._lock.acquire(blocking)
-        if not is_mine:
+    def locked(self):
+        is_taken = self._lock.locked()
+        if is_taken:
             self._may_return.set()
             assert self._has_returned.wait(SOON_S)
-        return is_mine
+        return is_taken
 
-    def release(self):
-        self._lock.release()
+    def __enter__(self):
+        return self._lock.__enter__()
+
+    def __exit__(self, *error):
+        return self._lock.__exit__(*error)
 
 
 def test_an_environment_is_closed_if_a_call_returns_while_its_batcher_is_being_closed():

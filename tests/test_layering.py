@@ -23,7 +23,7 @@ def _of_atari(*names: str) -> set[str]:
 # Lowest first. A module may import from lower layers and from its own package, nothing else.
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
-    {"rlbatch._checks", "rlbatch._memory", "rlbatch._pickling"},
+    {"rlbatch._checks", "rlbatch._child", "rlbatch._memory", "rlbatch._pickling"},
     {"rlbatch._named_tensors", "rlbatch._pipe"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},

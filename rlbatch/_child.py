@@ -1,0 +1,116 @@
+"""A process of the caller's, in the handling of which Ctrl-C may come at any moment."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+_LOOK_EVERY_S = 0.002
+
+
+class Child:
+    """A Python process with a group of its own and the flags of this interpreter.
+
+    After its start `Popen` is not asked any more. Where Ctrl-C comes in its `poll`, it does not let
+    go of a lock, for which its `wait` then waits for ever.
+
+    Args:
+        code: What it executes.
+        arguments: Integers, as its command line.
+        descriptors: Open files that it takes over.
+
+    Attributes:
+        pid: Its number, which no other process gets before `kill`.
+
+    Raises:
+        OSError: It can not be started.
+    """
+
+    def __init__(self, code: str, arguments: tuple[int, ...], descriptors: tuple[int, ...]):
+        flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
+        self._popen = subprocess.Popen(
+            # -P: modules are looked for where the parent looks, not in the current folder.
+            [sys.executable, *flags, "-P", "-c", code, *map(str, arguments)],
+            pass_fds=descriptors,
+            process_group=0,
+            stdin=subprocess.DEVNULL,
+            stdout=_inherited(1),
+            stderr=_inherited(2),
+        )
+        self.pid = self._popen.pid
+
+    def exit_code(self) -> int | None:
+        """Returns None while it runs, and after a signal has ended it the negative number of that.
+
+        0 as well where somebody else, such as a handler of SIGCHLD, has asked before.
+        """
+        try:
+            ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return 0
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def ends_within(self, seconds: float) -> bool:
+        """Waits until it has ended, for so long; returns whether it has."""
+        deadline = time.monotonic() + seconds
+        while self.exit_code() is None:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        return True
+
+    def send_signal(self, number: int) -> None:
+        """Sends a signal, if it has not ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        """Ends it and its group, and waits for that. May be called twice."""
+        # The group, and also after a good end: it may have left children.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)  # It may have left the group.
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self.pid, 0)
+        self._popen.returncode = 0  # Or it would warn that the process runs.
+
+
+def _inherited(descriptor: int) -> int | None:
+    """Returns what makes a child inherit a standard stream, or have one that goes nowhere."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return subprocess.DEVNULL
+    return None
+
+
+@contextlib.contextmanager
+def signals_held() -> Iterator[None]:
+    """Has the handlers of signals, such as Ctrl-C's, wait for the end of a block.
+
+    In the middle of its start, nobody would know of a process.
+    """
+    if threading.current_thread() is not threading.main_thread():  # Which alone handles signals.
+        yield
+        return
+    numbers = signal.valid_signals()
+    handlers = {number: signal.getsignal(number) for number in numbers}
+    own = {number: handler for number, handler in handlers.items() if callable(handler)}
+    came: list[int] = []
+    try:
+        for number in own:
+            signal.signal(number, lambda came_now, _: came.append(came_now))
+        yield
+    finally:
+        for number, handler in own.items():
+            signal.signal(number, handler)
+        for one in came:
+            signal.raise_signal(one)

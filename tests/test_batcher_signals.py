@@ -1,0 +1,157 @@
+"""Handlers of signals that raise, as Ctrl-C's does, at moments that nobody chooses."""
+
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import threading
+import time
+
+import pytest
+
+from rlbatch import WorkerError, WorkerTimeoutError, wait_for_any
+from tests.batchers import make_batcher, sleeping
+from tests.helpers import CountingEnv
+from tests.processes import Timer
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+
+
+class Alarm(BaseException):
+    """What a handler of this script raises."""
+
+
+@contextlib.contextmanager
+def alarm_raises(error):
+    """Has SIGALRM raise an error."""
+
+    def handle(*_):
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@contextlib.contextmanager
+def alarm_after(seconds):
+    """Sends SIGALRM in the middle of a block, and nowhere else."""
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+@pytest.fixture
+def blocked_alarm():
+    """Keeps SIGALRM from arriving, and lets go of those that were sent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+    yield
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+
+
+class Slow(CountingEnv):
+    """Takes a while for a step."""
+
+    def step(self, action):
+        time.sleep(0.0005)
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("n_processes", "most_s"), [(0, 1e-4), (1, 3e-3)])
+def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(
+    n_processes, most_s, blocked_alarm
+):
+    draw, n_alarms = random.Random(0), 0
+    lengths = [3, 5, 2]
+    create = {"create_env": lambda seed: Slow(lengths, True), "env_args": {}}
+    with make_batcher(n_processes, **create) as batcher, alarm_raises(Alarm()):
+        batcher.reset()
+        for _ in range(500):
+            batcher.execute()
+            found = None
+            try:
+                with alarm_after(draw.uniform(1e-6, most_s)):
+                    while found is None:
+                        found, _ = batcher.get(blocking=False)
+                    time.sleep(most_s)
+            except Alarm:
+                n_alarms += 1
+            try:
+                found = batcher.get()[0] if found is None else found
+            except WorkerError as error:  # One in thousands comes while an answer is read.
+                if "the call that read it was interrupted" not in str(error):
+                    raise
+                break
+            assert found.trajectories["action/count"].shape == (len(lengths), 4)
+    assert n_alarms
+
+
+def test_no_process_is_left_where_ctrl_c_comes_while_it_is_made(monkeypatch):
+    class Interrupted(subprocess.Popen):
+        def __init__(self, *arguments, **options):
+            super().__init__(*arguments, **options)
+            signal.raise_signal(signal.SIGINT)
+
+    descriptors = set(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(subprocess, "Popen", Interrupted)
+    with pytest.raises(KeyboardInterrupt) as kept:  # With its frames.
+        make_batcher(2)
+    assert set(os.listdir("/proc/self/fd")) <= descriptors
+    del kept
+
+
+def poll_for_ever(batcher):
+    while True:
+        batcher.get(blocking=False)
+
+
+def test_an_error_of_a_handler_is_not_taken_for_one_of_a_pipe(blocked_alarm):
+    ours = TimeoutError("of the script")
+    batcher = make_batcher(1, create_env=sleeping, env_args={})
+    batcher.reset()
+    batcher.execute()
+    with alarm_raises(ours):
+        for _ in range(20):
+            with pytest.raises(TimeoutError) as caught, alarm_after(1e-3):
+                poll_for_ever(batcher)
+            assert caught.value is ours
+        with pytest.raises(TimeoutError) as caught, alarm_after(0.1), Timer():
+            wait_for_any([batcher])
+        assert caught.value is ours
+    batcher.close()
+
+
+class Threaded(CountingEnv):
+    """Starts threads and waits for them, in a step without an end after the first one."""
+
+    def step(self, action):
+        while self.count[0]:
+            threads = [threading.Thread(target=sum, args=([1],)) for _ in range(4)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        return super().step(action)
+
+
+def test_a_worker_tells_its_stack_while_threads_come_and_go(monkeypatch):
+    monkeypatch.setattr("rlbatch._remote._DUMP_WAIT_S", 0.01)
+    batcher = make_batcher(1, create_env=lambda seed: Threaded([9]), env_args={})
+    batcher.reset()
+    batcher.execute()
+    time.sleep(0.5)
+    for _ in range(200):
+        with pytest.raises(WorkerTimeoutError):
+            batcher.get(timeout=1e-3)
+    with pytest.raises(WorkerTimeoutError, match="in step"):
+        batcher.get(timeout=0.1)
+    batcher.close()
