@@ -38,7 +38,6 @@ class LocalWorker:
 
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]):
         self._generators: Any = None
-        self._is_closed = False
         self._device = recipe.device
         self._worker = self._as_in_a_process(_new_worker, recipe, allocate)
         self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
@@ -60,7 +59,6 @@ class LocalWorker:
 
     def send(self, command: Command, arguments: tuple) -> None:
         """Carries out a command that has been packed, before it returns."""
-        self._is_closed |= command is Command.CLOSE
         carry_out = getattr(self._worker, command.value)
         n_running = self._as_in_a_process(carry_out, *arguments)
         self._reply = Done(n_running, dict(self._worker.stats))
@@ -78,10 +76,8 @@ class LocalWorker:
 
     def stop(self) -> None:
         """Closes environments and agent, unless a command has done so."""
-        if not self._is_closed:
-            self._is_closed = True
-            with contextlib.suppress(Exception):
-                self._as_in_a_process(self._worker.close)
+        with contextlib.suppress(Exception):
+            self._as_in_a_process(self._worker.close)
 
     # Not a context manager: those of contextlib cannot let an error of a frozen class pass.
     def _as_in_a_process(self, call: Callable[..., _Returned], *arguments: Any) -> _Returned:

@@ -83,7 +83,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         if not is_parent_gone:
             with contextlib.suppress(_ParentGone):
                 _send(connection, _failure(error))
-        if worker is not None and command is not Command.CLOSE:
+        if worker is not None:
             with contextlib.suppress(Exception, _ParentGone):
                 worker.close()
     finally:

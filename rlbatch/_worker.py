@@ -200,6 +200,7 @@ class Worker:
         self._slots: Any = None  # A SlotWriter, from the first step on.
         self._running = torch.empty(0, dtype=torch.int64, device="cpu")
         self._policy_version = 0
+        self._is_closed = False
 
     def reset(self, agent_info: DictTensor, env_info: DictTensor, first: int) -> int:
         """Starts episodes in all environments; the agent's state follows at the first step.
@@ -270,7 +271,10 @@ class Worker:
         return len(self._running)
 
     def close(self) -> int:
-        """Closes the environments and the agent."""
+        """Closes the environments and the agent, once."""
+        if self._is_closed:
+            return 0
+        self._is_closed = True
         try:
             self.env.close()
         finally:

@@ -109,6 +109,25 @@ def test_no_process_is_left_where_ctrl_c_comes_while_it_is_made(monkeypatch):
     del kept
 
 
+def test_an_environment_is_closed_where_ctrl_c_comes_before_it_is(monkeypatch):
+    notes = []
+
+    class Noting(CountingEnv):
+        def close(self):
+            notes.append("close")
+
+    def interrupted(_):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    batcher = make_batcher(0, create_env=lambda seed: Noting([3]), env_args={})
+    monkeypatch.setattr("rlbatch._local._get_generators", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        batcher.close()
+    batcher.close()
+    assert notes == ["close"]
+
+
 def poll_for_ever(batcher):
     while True:
         batcher.get(blocking=False)
