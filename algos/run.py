@@ -103,13 +103,13 @@ class Run:
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
         self._final: tuple[int, Score] | None = None  # The iteration, and the score of its weights.
         self._saved_at: int | None = None  # The iteration.
+        self._averages = Averages()
         if config.resume is not None:
             self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
         if config.capture_video:  # Now, not after the training.
             check_can_draw(config.env_id)
         self._first_iteration = self.iteration
         self._target = config.target
-        self._averages = Averages()
         self._score: Score | None = None  # Of an evaluation that ended before it was due.
         self._latest = "-"
         self._stop = StopRequest()
@@ -337,6 +337,7 @@ class Run:
             "is_evaluation_due": self._is_due,
             "n_rows": {"evaluation": self._log.n_rows("evaluation")},
             "n_updates": self._n_updates,
+            "averages": self._averages.state_dict(),
             "solved": self.solved,
             "final": self._final and (self._final[0], tuple(self._final[1])),
             "iteration": self.iteration,
@@ -366,6 +367,7 @@ class Run:
         set_generators(content["generators"])
         self._under_way, self._is_due = content["evaluation"], content["is_evaluation_due"]
         self._n_rows, self._n_updates = content["n_rows"], content["n_updates"]
+        self._averages.load_state_dict(content["averages"])
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]
         self._seconds, self._saved_at = content["seconds"], self.iteration
         if content["final"]:
@@ -380,12 +382,28 @@ class Averages:
     def __init__(self) -> None:
         self.n_iterations = 0
 
+    def state_dict(self) -> dict[str, Any]:
+        """Returns what has been added since the last were taken."""
+        if not self.n_iterations:
+            return {"n_iterations": 0}
+        figures = {name: float(sum_) for name, sum_ in self._figures.items()}
+        episodes = self._episodes.tolist()
+        return {"n_iterations": self.n_iterations, "episodes": episodes, "figures": figures}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on from there."""
+        self.n_iterations = state["n_iterations"]
+        if self.n_iterations:
+            self._figures = state["figures"]
+            self._episodes = torch.tensor(state["episodes"], dtype=torch.float64)
+
     def add(self, steps: TemporalDictTensor, figures: Mapping[str, float | Tensor]) -> None:
         """Adds an iteration: the episodes that ended in its steps [B, T, ...], and figures."""
+        episodes = episode_sums(steps)
         if self.n_iterations == 0:
-            self._episodes, self._figures = episode_sums(steps), dict(figures)
+            self._episodes, self._figures = episodes, dict(figures)
         else:
-            self._episodes = self._episodes + episode_sums(steps)
+            self._episodes = self._episodes.to(episodes.device) + episodes
             self._figures = {name: self._figures[name] + figures[name] for name in figures}
         self.n_iterations += 1
 

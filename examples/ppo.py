@@ -97,7 +97,8 @@ def batch_of(model: Model, steps, config: Config) -> DictTensor:
 def loss_of(model: Model, rows: DictTensor, config: Config) -> torch.Tensor:
     policy = model.policy(rows["observation/frame"])
     ratio = (policy.log_prob(rows["action/action"]) - rows["action/log_prob"]).exp()
-    advantage = (rows["advantage"] - rows["advantage"].mean()) / (rows["advantage"].std() + 1e-8)
+    deviation, mean = torch.std_mean(rows["advantage"], correction=0)  # 0 of a single row, not nan.
+    advantage = (rows["advantage"] - mean) / (deviation + 1e-8)
     clipped = ratio.clamp(1 - config.clip, 1 + config.clip)
     policy_loss = -torch.minimum(ratio * advantage, clipped * advantage).mean()
     value_loss = (rows["value_target"] - model.value(rows["observation/frame"])).square().mean()
@@ -127,7 +128,6 @@ def main(config: Config) -> float:
             batcher.update(model.state_dict())
             batcher.execute()
             steps = batcher.get()[0].trajectories  # TemporalDictTensor [B, T, ...]
-
             rate = config.learning_rate * (1 - n_steps / config.total_steps)
             optimizer.param_groups[0]["lr"] = rate
             batch = batch_of(model, steps, config)

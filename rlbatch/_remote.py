@@ -151,8 +151,8 @@ class RemoteWorker:
             OSError: There is no memory for it.
         """
         message = (command, arguments)
-        # Most carry nothing, and then a pickler for everything takes longer than the pipe.
-        if all(argument is None for argument in arguments):
+        # Most carry nothing else, and then a pickler for everything takes longer than the pipe.
+        if all(type(argument) in (int, type(None)) for argument in arguments):
             return pickle.dumps(message)
         try:
             payload = dumps(message, torch.device("cpu"))

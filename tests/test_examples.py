@@ -80,6 +80,12 @@ def test_ppo_learns() -> None:
     assert float(lines[-1][2]) > 150
 
 
+def test_ppo_takes_a_minibatch_of_one_row() -> None:
+    config = ppo.Config(n_processes=0, n_envs=3, n_timesteps=43, total_steps=258)
+    assert config.n_envs * config.n_timesteps % config.minibatch_size == 1
+    assert ppo.main(config) > 0  # The second acquisition is by weights that are numbers.
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_ppo_solves_cartpole(seed: int) -> None:

@@ -263,7 +263,7 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
     assert content.keys() == {
         *("algorithm", "env_id", "rlbatch_version", "config", "model", "optimizer", "generators"),
-        *("others", "evaluation", "is_evaluation_due", "n_rows", "n_updates"),
+        *("others", "evaluation", "is_evaluation_due", "n_rows", "n_updates", "averages"),
         *("iteration", "n_steps", "seconds", "solved", "final"),
     }
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
@@ -301,10 +301,13 @@ def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, env_id, n
     assert_same(contents(resumed.folder, "reinforce"), contents(whole.folder, "reinforce"))
 
 
-@pytest.mark.parametrize("stop_at", [5, 6])
-def test_a_run_that_was_stopped_goes_on_with_the_same_scores(tmp_path, monkeypatch, stop_at):
-    """Also where an evaluation was due."""
+@pytest.mark.parametrize(("stop_at", "log_every"), [(5, 1), (6, 1), (5, 2)])
+def test_a_run_that_was_stopped_goes_on_with_the_same_figures(
+    tmp_path, monkeypatch, stop_at, log_every
+):
+    """Also where an evaluation was due, and within a row of the log."""
     options, updates = {"total_steps": 10 * 4 * EPISODE_STEPS, "evaluate_every": 2}, []
+    options["log_every"] = log_every
 
     def stops(*given):
         updates.append(given)
