@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import enum
 import functools
@@ -14,7 +13,7 @@ import math
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -204,30 +203,17 @@ class NativeBatch(Batch):
             if self._finalizer.detach():
                 _free(self._library, self._handle, self._made_in)
 
-    @contextlib.contextmanager
-    def _alone(self, where: str) -> Iterator[None]:
-        """Keeps other threads out.
+    def _alone(self, where: str) -> threading.Lock:
+        """Returns what keeps other threads out, for a `with`.
+
+        Of which Python makes sure that Ctrl-C does not leave it locked.
 
         Raises:
             CallOrderError: One is in a call.
         """
-        if not self._lock.acquire(blocking=False):
+        if self._lock.locked():
             raise CallOrderError(f"{where}: expected one thread at a time, got a call of another")
-        try:
-            yield
-        finally:
-            self._lock.release()
-
-    @contextlib.contextmanager
-    def _idle(self, where: str) -> Iterator[None]:
-        """Keeps other threads out, while no job is under way.
-
-        Raises:
-            CallOrderError: One is, it is closed, or another thread is in a call.
-        """
-        with self._alone(where):
-            self.check_idle(where)
-            yield
+        return self._lock
 
     # --- Jobs. ---
 
@@ -253,7 +239,8 @@ class NativeBatch(Batch):
         Raises:
             CallOrderError: It is closed, jobs are under way, or another thread is in a call.
         """
-        with self._idle("run"):
+        with self._alone("run"):
+            self.check_idle("run")
             self._prepare(kind, observations, after, has_all_after, columns)
             jobs, outputs = self._jobs.ctypes.data, ctypes.byref(self._outputs)
             self._library.rlb_batch_run(self._handle, self.n_envs, jobs, outputs)
@@ -355,7 +342,8 @@ class NativeBatch(Batch):
     def ram(self, ids: list[int]) -> torch.Tensor:
         """Returns copies of the RAMs, [n, 128] uint8."""
         out = np.empty((len(ids), RAM_BYTES), np.uint8)
-        with self._idle("get_ram"):
+        with self._alone("get_ram"):
+            self.check_idle("get_ram")
             for row, number in zip(out, ids, strict=True):
                 address = self._library.rlb_batch_ram(self._handle, number)
                 ctypes.memmove(row.ctypes.data, address, RAM_BYTES)
@@ -373,7 +361,8 @@ class NativeBatch(Batch):
             )
         if not ids:
             raise ValueError("ids: expected at least one environment, got none")
-        with self._idle("render"):
+        with self._alone("render"):
+            self.check_idle("render")
             heights = {self._library.rlb_batch_height(self._handle, number) for number in ids}
             if len(heights) != 1:
                 raise ValueError(f"render: expected screens of one height, got {sorted(heights)}")
@@ -384,14 +373,16 @@ class NativeBatch(Batch):
 
     def bytes_per_env(self) -> int:
         """Returns the bytes that the largest environment takes now."""
-        with self._idle("bytes_per_env"):
+        with self._alone("bytes_per_env"):
+            self.check_idle("bytes_per_env")
             return self._library.rlb_batch_bytes(self._handle)
 
     # --- States. ---
 
     def save(self, ids: list[int]) -> torch.Tensor:
         """Returns the states of some environments, [n, n_bytes] uint8."""
-        with self._idle("get_state"):
+        with self._alone("get_state"):
+            self.check_idle("get_state")
             n_bytes = self._library.rlb_batch_state_size(self._handle)
             rows = np.empty((len(ids), HEADER_BYTES + n_bytes), np.uint8)
             for row, number in zip(rows, ids, strict=True):
@@ -414,7 +405,8 @@ class NativeBatch(Batch):
             ShapeError: They are not [len(ids), n_bytes] uint8.
             ValueError: One is damaged, or of another game, other options or another version.
         """
-        with self._idle("set_state"):
+        with self._alone("set_state"):
+            self.check_idle("set_state")
             n_bytes = self._library.rlb_batch_state_size(self._handle)
             bodies = self._bodies(ids, states, n_bytes, seeds).numpy()
             for body, number in zip(bodies, ids, strict=True):
@@ -470,7 +462,8 @@ class NativeBatch(Batch):
         for game in dict.fromkeys(self.game_of[number] for number in ids):
             found[game] = ale_state(ale, game.md5, (game.height, SCREEN_WIDTH))
             self._check_mode(game, ale.cloneState())
-        with self._idle("from_ale"):
+        with self._alone("from_ale"):
+            self.check_idle("from_ale")
             for number in ids:
                 self._import(number, *found[self.game_of[number]])
 

@@ -27,6 +27,7 @@ def interrupted_after(seconds: float) -> Iterator[None]:
         with pytest.raises(KeyboardInterrupt):
             yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
 
 
@@ -73,6 +74,24 @@ def test_a_reset_that_was_interrupted_begins_once_more() -> None:
         env.step(ACTIONS)  # Whatever it says, it gives nobody a second job.
     assert np.array_equal(env.reset(seed=2)[0], twin.reset(seed=2)[0])
     assert np.array_equal(env.step(ACTIONS)[0], twin.step(ACTIONS)[0])
+    env.close()
+    twin.close()
+
+
+def step_for_ever(env: AtariVectorEnv) -> None:
+    # Not in the block that is interrupted: Python 3.11 may take the jump back to its first line for
+    # one that is outside.
+    while True:
+        env.step(ACTIONS[:1])
+
+
+def test_environments_go_on_after_ctrl_c_at_any_moment() -> None:
+    env, twin = AtariVectorEnv("pong", 1), AtariVectorEnv("pong", 1)
+    for seconds in np.random.default_rng(0).uniform(5e-4, 2e-3, 500):
+        env.reset()
+        with interrupted_after(seconds):
+            step_for_ever(env)
+    assert np.array_equal(env.reset(seed=2)[0], twin.reset(seed=2)[0])
     env.close()
     twin.close()
 
