@@ -101,16 +101,15 @@ def signals_held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():  # Which alone handles signals.
         yield
         return
-    numbers = signal.valid_signals()
-    handlers = {number: signal.getsignal(number) for number in numbers}
-    own = {number: handler for number, handler in handlers.items() if callable(handler)}
+    found = {number: signal.getsignal(number) for number in signal.valid_signals()}
+    handlers = {number: handler for number, handler in found.items() if callable(handler)}
     came: list[int] = []
     try:
-        for number in own:
+        for number in handlers:
             signal.signal(number, lambda came_now, _: came.append(came_now))
         yield
     finally:
-        for number, handler in own.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
         for one in came:
             signal.raise_signal(one)
