@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
+import math
 import os
 import threading
+import time
 import weakref
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -26,6 +28,7 @@ from rlbatch._arguments import (
 from rlbatch._checks import check_integer
 from rlbatch._crew import Crew
 from rlbatch._memory import check_free_memory, shared_block
+from rlbatch._remote import timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout
 from rlbatch._worker import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch.dicttensor import DictTensor, Trajectories
@@ -199,6 +202,7 @@ class RL_Batcher:
         self._templates["env_info"] = template_of("env_info", env_info)
         self._store: Any = None  # A SlotStore, from the first step on.
         self._replies: list[Any] = []  # To EXECUTE, one Done per worker.
+        self._due = math.inf  # Until when all of them are to be here, as of `time.monotonic`.
         self._policy_version = self._n_running = 0
         self._state, self._owner = _State.NEW, os.getpid()
         self._after_get = _State.IDLE
@@ -303,6 +307,7 @@ class RL_Batcher:
             self._enter(_State.EXECUTING)
             if self._store is None:
                 self._hand_out_slots()
+            self._due = time.monotonic() + (math.inf if self._timeout is None else self._timeout)
         except BaseException:
             self._fail()
             raise
@@ -344,8 +349,9 @@ class RL_Batcher:
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
             TypeError, ValueError: `timeout` is not a number of at least 0.
-            WorkerTimeoutError: It took longer than that; nothing is lost, and `get` may be called
-                again. The message holds the stacks of the workers that are busy.
+            WorkerTimeoutError: It took longer than that, or without `blocking` than the batcher's
+                `timeout` since `execute`; nothing is lost, and `get` may be called again. The
+                message holds the stacks of the workers that are busy.
             WorkerError: A worker failed; the batcher cannot be used any more.
         """
         self._expect(_State.EXECUTING, to="get")
@@ -402,6 +408,7 @@ class RL_Batcher:
 
         Raises:
             CallOrderError: There was no `execute`, or its trajectories have been taken.
+            WorkerTimeoutError: It has been longer than the batcher's `timeout` since `execute`.
             WorkerError: A worker failed; the batcher cannot be used any more.
         """
         self._expect(_State.EXECUTING, to="pending")
@@ -491,6 +498,8 @@ class RL_Batcher:
         except WorkerTimeoutError:
             if blocking:
                 raise
+            if time.monotonic() > self._due:  # Else who only looks now and then would never know.
+                raise timed_out(self._crew.missing_from(self._replies), self._timeout) from None
             return False
         except WorkerError:
             self._fail()

@@ -28,7 +28,8 @@ def wait_for_any(batchers: Iterable[RL_Batcher], timeout: float | None = 600.0) 
         TypeError: `batchers` is not a list of batchers.
         ValueError: There is no batcher, or `timeout` is negative.
         CallOrderError: One is not between `execute` and `get`.
-        WorkerTimeoutError: It took longer than that; nothing is lost.
+        WorkerTimeoutError: It took longer than that; or a batcher, which a note names, is not ready
+            within its own `timeout` since `execute`. Nothing is lost.
         WorkerError: A worker failed; its batcher, which a note names, cannot be used any more.
 
     Example:

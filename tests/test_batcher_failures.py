@@ -281,6 +281,32 @@ def test_a_hanging_worker_is_reported_with_its_stack_and_closed():
         batcher.close()
 
 
+def test_who_only_looks_now_and_then_is_told_of_a_hanging_worker():
+    batcher = make_batcher(1, create_env=sleeping, env_args={}, timeout=2)
+    batcher.reset()
+    batcher.execute()
+    executed = time.monotonic()
+    with pytest.raises(WorkerTimeoutError, match="within 2 s, got none") as caught, Timer():
+        while batcher.get(blocking=False) == (None, None):
+            time.sleep(0.05)
+    assert time.monotonic() - executed > 2
+    assert " in step\n" in caught.value.child_traceback
+    with pytest.raises(WorkerTimeoutError):  # Nothing is lost: it may be asked again.
+        batcher.get(timeout=0)
+    batcher.close()
+
+
+def test_who_looks_late_is_not_told_of_a_worker_that_has_answered():
+    with make_batcher(1, timeout=2) as batcher:
+        for _ in range(2):
+            batcher.reset()
+            batcher.execute()
+            assert batcher._crew.workers[0].connection.poll(SOON_S)
+            time.sleep(2.1)
+            trajectories, _ = batcher.get(blocking=False)
+            assert trajectories is not None
+
+
 def test_no_time_at_all_is_a_timeout():
     batcher = make_batcher(1, create_env=sleeping, env_args={})
     batcher.reset()

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError, wait_for_any
-from tests.batchers import make_batcher
+from tests.batchers import make_batcher, sleeping
 from tests.helpers import CountingEnv
 
 
@@ -88,6 +88,22 @@ def test_a_worker_that_dies_is_reported(two):
     with pytest.raises(WorkerError, match="worker 1 .*killed by SIGKILL") as caught:
         wait_for_any([second, first])
     assert caught.value.__notes__ == ["wait_for_any: of batchers[1]"]
+
+
+def test_one_that_hangs_is_named_though_others_are_ready():
+    with (
+        make_batcher(0) as works,
+        make_batcher(1, create_env=sleeping, env_args={}, timeout=2) as hangs,
+    ):
+        for batcher in (works, hangs):
+            batcher.reset()
+            batcher.execute()
+        assert wait_for_any([works, hangs]) == [works]
+        time.sleep(2.1)
+        with pytest.raises(WorkerTimeoutError, match="within 2 s, got none") as caught:
+            wait_for_any([works, hangs])
+        assert caught.value.__notes__ == ["wait_for_any: of batchers[1]"]
+        assert wait_for_any([works]) == [works]
 
 
 def test_in_the_callers_process_it_is_ready_at_once():
