@@ -443,8 +443,12 @@ class RL_Agent_CheckDevice(RL_Agent):
                 _check(self._checked_device, stage, **{name: tensors})
 
 
-# What PyTorch says of tensors on different devices: in general, of an LSTM, and of a convolution.
-_ABOUT_DEVICES = re.compile(r"(expected|same).* device|(weight|bias) type", re.IGNORECASE)
+# What PyTorch says of tensors on different devices: in general, and of an LSTM; and, naming types,
+# of a convolution, which says the same of different dtypes.
+_ABOUT_DEVICES = re.compile(
+    r"(expected|same).* device|torch\.cuda\..*torch\.\w+Tensor|torch\.\w+Tensor.*torch\.cuda\.",
+    re.IGNORECASE,
+)
 _REGISTRIES = ("_parameters", "_buffers", "_modules")  # Attributes of a `Module`.
 
 

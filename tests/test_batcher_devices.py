@@ -94,6 +94,9 @@ def test_tensors_that_are_attributes_of_the_agent_are_named():
     [  # Of CUDA, which is not here.
         ("Expected all tensors to be on the same device, but got mat1 is on cuda:0", True),
         ("Input type (torch.cuda.FloatTensor) and weight type (torch.FloatTensor)", True),
+        ("Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)", True),
+        ("Input type (torch.cuda.ByteTensor) and weight type (torch.cuda.FloatTensor)", False),
+        ("Input type (unsigned char) and bias type (float) should be the same", False),
         ("indices should be either on cpu or on the same device as the indexed tensor", True),
         ("mat1 and mat2 must have the same dtype, but got Float and Double", False),
         ("CUDA error: device-side assert triggered", False),
