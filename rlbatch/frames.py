@@ -20,8 +20,9 @@ from __future__ import annotations
 
 import torch
 
+from rlbatch._checks import check_device, check_dtype, check_shape
 from rlbatch._named_tensors import SIGNED
-from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
+from rlbatch.errors import ShapeError
 
 
 def push_frame(
@@ -120,13 +121,8 @@ def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tens
     ):
         expected = ("B", "k - 1", *frames.shape[2:])
         raise ShapeError(f"frames before: expected {expected}, got {tuple(before.shape)}")
-    for name, tensor in {"frames before": before, "initial_state": initial_state}.items():
-        if tensor.device != frames.device:
-            raise DeviceMismatchError(name, frames.device, tensor.device)
-    if before.dtype != frames.dtype:
-        raise DtypeMismatchError(f"frames before: expected {frames.dtype}, got {before.dtype}")
-    if initial_state.dtype != torch.bool:  # The complement of a number is another number.
-        raise DtypeMismatchError(f"initial_state: expected torch.bool, got {initial_state.dtype}")
-    if initial_state.shape != frames.shape[:2]:
-        expected, found = tuple(frames.shape[:2]), tuple(initial_state.shape)
-        raise ShapeError(f"initial_state: expected {expected}, got {found}")
+    check_device("frames before", before, frames.device)
+    check_device("initial_state", initial_state, frames.device)
+    check_dtype("frames before", before, frames.dtype)
+    check_dtype("initial_state", initial_state, torch.bool)  # ~ of a number is another number.
+    check_shape("initial_state", initial_state, frames.shape[:2])

@@ -29,8 +29,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from rlbatch._checks import as_float, check_integer
-from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
+from rlbatch._checks import as_float, check_device, check_dtype, check_integer, check_is_tensor
+from rlbatch.errors import ShapeError
 
 
 class VTrace(NamedTuple):
@@ -365,8 +365,7 @@ def _prepare(
 
 
 def _check_reward(reward: Tensor) -> None:
-    if not isinstance(reward, Tensor):
-        raise TypeError(f"reward: expected a tensor, got {type(reward).__name__}")
+    check_is_tensor("reward", reward)
     if not reward.is_floating_point():
         raise TypeError(f"reward: expected a float dtype, got {reward.dtype}")
     if reward.ndim != 2:
@@ -374,13 +373,9 @@ def _check_reward(reward: Tensor) -> None:
 
 
 def _check_sequence(name: str, found: Tensor, reward: Tensor, dtype: torch.dtype) -> None:
-    if not isinstance(found, Tensor):
-        raise TypeError(f"{name}: expected a tensor, got {type(found).__name__}")
-    if found.dtype != dtype:
-        error = TypeError if dtype == torch.bool else DtypeMismatchError
-        raise error(f"{name}: expected {dtype}, got {found.dtype}")
-    if found.device != reward.device:
-        raise DeviceMismatchError(name, reward.device, found.device)
+    check_is_tensor(name, found)
+    check_dtype(name, found, dtype)
+    check_device(name, found, reward.device)
     if found.shape != reward.shape:
         shapes = f"{list(reward.shape)}, got {list(found.shape)}"
         raise ShapeError(f"{name}: expected the shape of reward, {shapes}")

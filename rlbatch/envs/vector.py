@@ -13,10 +13,11 @@ import torch
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlbatch._checks import check_dtype, check_shape
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import RESERVED_KEYS, VecEnv
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
-from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError, ShapeError
+from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError
 
 # What stands in the results of a step, or in the caller's actions, and so not in the infos.
 _NOT_IN_INFOS = set(RESERVED_KEYS) - {"episode_return", "episode_length"}
@@ -177,12 +178,8 @@ class ToGymnasium(VectorEnv):
 
     def _mask(self, values: Any) -> torch.Tensor:
         mask = self._tensor("reset_mask", values)
-        if mask.dtype != torch.bool:
-            raise DtypeMismatchError(f"reset_mask: expected torch.bool, got {mask.dtype}")
-        if mask.shape != (self.num_envs,):
-            raise ShapeError(
-                f"reset_mask: expected shape {(self.num_envs,)}, got {tuple(mask.shape)}"
-            )
+        check_dtype("reset_mask", mask, torch.bool)
+        check_shape("reset_mask", mask, (self.num_envs,))
         return mask
 
     def _part(self, key: str, leaf: Leaf, actions: Any) -> torch.Tensor:

@@ -11,7 +11,13 @@ import numpy as np
 import torch
 from gymnasium import spaces
 
-from rlbatch._checks import check_has_keys, check_integer
+from rlbatch._checks import (
+    check_device,
+    check_dtype,
+    check_has_keys,
+    check_integer,
+    check_shape,
+)
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._device import DeviceBatch
 from rlbatch.envs.atari._device_steps import DeviceSteps
@@ -30,9 +36,7 @@ from rlbatch.envs.base import INTEGERS, Observation, VecEnv, checked_env_info, s
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
-    DeviceMismatchError,
     DtypeMismatchError,
-    ShapeError,
     as_present_device,
 )
 from rlbatch.seeding import derived_seed, env_seeds
@@ -227,8 +231,7 @@ class AtariEnv(VecEnv):
         if not isinstance(chosen, torch.Tensor):
             raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
         self._check_rows("chosen", chosen, "env.reset_where")
-        if chosen.dtype != torch.bool:
-            raise DtypeMismatchError(f"chosen: expected torch.bool, got {chosen.dtype}")
+        check_dtype("chosen", chosen, torch.bool)
         return self._steps.reset_where(chosen), self._everyone
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
@@ -461,10 +464,8 @@ class AtariEnv(VecEnv):
         return actions
 
     def _check_rows(self, name: str, rows: torch.Tensor, where: str) -> None:
-        if rows.device != self.device:
-            raise DeviceMismatchError(name, self.device, rows.device, where)
-        if rows.shape != (self.n_envs(),):
-            raise ShapeError(f"{name}: expected shape {(self.n_envs(),)}, got {tuple(rows.shape)}")
+        check_device(name, rows, self.device, where)
+        check_shape(name, rows, (self.n_envs(),))
 
     def _check_was_reset(self, where: str) -> None:
         self._batch.check_open(where)
