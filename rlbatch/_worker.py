@@ -22,10 +22,10 @@ from torch.profiler import record_function
 from rlbatch._checks import check_left_alone, check_same_keys, check_same_rows, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
-from rlbatch.agent import add_device_note
+from rlbatch.agent import add_device_note, check_devices
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.envs.base import steps_into
-from rlbatch.errors import DeviceMismatchError, EnvContractError, ShapeError
+from rlbatch.errors import EnvContractError, ShapeError
 from rlbatch.seeding import WorkerSeeds
 
 _AGENT_INFO = "agent_info/"
@@ -245,7 +245,7 @@ class Worker:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
             _check_is_dicttensor("agent.initial_state", "state", self._state)
             _check_rows("agent.initial_state: state", self._state, len(self._running))
-            _check_device("agent.initial_state", self._recipe.device, state=self._state)
+            check_devices(self._recipe.device, "agent.initial_state", state=self._state)
             self._state = self._state.clone()  # The agent may keep it, and change in place its own.
             self._is_fresh = False
         if self._slots is not None:
@@ -299,7 +299,7 @@ class Worker:
         """Looks at what agent and environment return; only then there is a place to write to."""
         seen = self._observation.clone()  # What is stored later may be changed until then.
         action, state = self._act(0)
-        _check_device("agent.__call__", self._recipe.device, action=action)
+        check_devices(self._recipe.device, "agent.__call__", action=action)
         chosen = action.clone()
         after, following, running = self._step_env(action)
         self._look_at("env.step", running, _observation=after, observation=following)
@@ -347,7 +347,7 @@ class Worker:
             _check_is_dicttensor(stage, name, observation)
         if not isinstance(running, torch.Tensor):
             raise TypeError(f"{stage}: running: expected a tensor, got {running!r}")
-        _check_device(stage, self._recipe.device, **observations, running=running)
+        check_devices(self._recipe.device, stage, **observations, running=running)
 
     def _act(self, t: int) -> tuple[DictTensor, DictTensor]:
         """Returns the agent's output and its new state, which may be changed in place.
@@ -579,17 +579,6 @@ def _check_new_state(before: DictTensor, found: DictTensor) -> None:
         if new.shape != tensor.shape or new.dtype != tensor.dtype or new.device != tensor.device:
             where = f"new state/{key}, as of initial_state"
             check_same_rows(where, new, tensor, n_common=1, stage="agent.__call__")
-
-
-def _check_device(stage: str, device: torch.device, **values: DictTensor | torch.Tensor) -> None:
-    for name, value in values.items():
-        if isinstance(value, torch.Tensor):
-            tensors = {name: value}
-        else:
-            tensors = {f"{name}/{key}": tensor for key, tensor in value.items()}
-        for key, tensor in tensors.items():
-            if tensor.device != device:
-                raise DeviceMismatchError(key, device, tensor.device, stage)
 
 
 def seed_generators(seed: int) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rlbatch._checks import check_left_alone, check_same_keys, versions_of
+from rlbatch._checks import check_device, check_left_alone, check_same_keys, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import (
@@ -338,10 +338,10 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:
         """Checks `agent_info`, the agent's parameters, and the state that comes out."""
-        _check(self._checked_info_device, "initial_state", agent_info=agent_info)
+        check_devices(self._checked_info_device, "initial_state", agent_info=agent_info)
         self._check_parameters("initial_state")
         state = self._checked_agent.initial_state(agent_info, B)
-        _check(self._checked_device, "initial_state", state=state)
+        check_devices(self._checked_device, "initial_state", state=state)
         return state
 
     def __call__(
@@ -352,16 +352,14 @@ class RL_Agent_CheckDevice(RL_Agent):
         history: TemporalDictTensor | None = None,
     ) -> tuple[DictTensor, State]:
         """Checks everything that goes in and comes out."""
-        _check(self._checked_info_device, "call", agent_info=agent_info)
-        _check(self._checked_device, "call", state=state, observation=observation, history=history)
+        device = self._checked_device
+        check_devices(self._checked_info_device, "call", agent_info=agent_info)
+        check_devices(device, "call", state=state, observation=observation, history=history)
         self._check_parameters("call")
         answer = self._checked_agent(state, observation, agent_info, history)
         if isinstance(answer, tuple):  # What else it may be is not looked at here.
-            _check(
-                self._checked_device,
-                "call",
-                **dict(zip(("action", "new_state"), answer, strict=False)),
-            )
+            found = dict(zip(("action", "new_state"), answer, strict=False))
+            check_devices(device, "call", **found)
         return answer
 
     def update(self, info: Any) -> None:
@@ -410,22 +408,19 @@ class RL_Agent_CheckDevice(RL_Agent):
 
     def _checking_replay(self, name: str) -> Callable:
         """Returns a method of the agent that is checked where it is given Trajectories."""
-        method = getattr(self._checked_agent, name)
+        method, device = getattr(self._checked_agent, name), self._checked_device
 
         @functools.wraps(method)
         def checked(*args: Any, **kwargs: Any) -> Any:
             batches = [x for x in (*args, *kwargs.values()) if isinstance(x, Trajectories)]
             for batch in batches:
-                _check(self._checked_device, name, info=batch.info, trajectories=batch.trajectories)
+                check_devices(device, name, info=batch.info, trajectories=batch.trajectories)
                 self._check_before_replay(name, batch)
             result = method(*args, **kwargs)
             if batches:
                 results = result if isinstance(result, tuple) else (result,)
-                _check(
-                    self._checked_device,
-                    name,
-                    **dict(zip(("output", "state"), results, strict=False)),
-                )
+                found = dict(zip(("output", "state"), results, strict=False))
+                check_devices(device, name, **found)
             return result
 
         return checked
@@ -440,7 +435,7 @@ class RL_Agent_CheckDevice(RL_Agent):
     def _check_parameters(self, stage: str) -> None:
         for name, tensors in _tensors_of({"": self._checked_agent}, set()):
             if name in ("parameters", "buffers"):  # Others may be elsewhere on purpose.
-                _check(self._checked_device, stage, **{name: tensors})
+                check_devices(self._checked_device, stage, **{name: tensors})
 
 
 # What PyTorch says of tensors on different devices: in general, and of an LSTM; and, naming types,
@@ -495,10 +490,15 @@ def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
         error.add_note(f"({said}; RL_Agent_CheckDevice names the tensor)")
 
 
-def _check(device: torch.device, stage: str, **containers: Any) -> None:
-    for name, container in containers.items():
-        if not isinstance(container, (DictTensor, TemporalDictTensor, dict)):
-            continue
-        for key, tensor in container.items():
-            if tensor.device != device:
-                raise DeviceMismatchError(f"{name}/{key}", device, tensor.device, stage)
+def check_devices(device: torch.device, stage: str, **values: Any) -> None:
+    """Checks where tensors are, and those in containers; at anything else it does not look.
+
+    Raises:
+        DeviceMismatchError: One is elsewhere.
+    """
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            check_device(name, value, device, stage)
+        elif isinstance(value, (DictTensor, TemporalDictTensor, dict)):
+            for key, tensor in value.items():
+                check_device(f"{name}/{key}", tensor, device, stage)
