@@ -17,7 +17,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 NATIVE = Path(__file__).parent / "native"
@@ -72,12 +72,7 @@ def host_library() -> Path:
         return packaged
     compiler = find_compiler()
     path = cache_folder() / f"{LIBRARY_NAME}-{cache_key(compiler)}.so"
-    if not path.exists():
-        with one_at_a_time(path):
-            if not path.exists():
-                _log.warning("compiling the Atari core, once, to %s", path)
-                compile_library(path, compiler)
-    return path
+    return made_once(path, "the Atari core", lambda: compile_library(path, compiler))
 
 
 def packaged_library() -> Path | None:
@@ -88,6 +83,16 @@ def packaged_library() -> Path | None:
         if path.exists() and set(needed).issubset(known):
             return path
     return None
+
+
+def made_once(path: Path, what: str, make: Callable[[], None]) -> Path:
+    """Returns a file of the cache folder, which is made first where it is not there."""
+    if not path.exists():
+        with one_at_a_time(path):
+            if not path.exists():  # Nobody has made it meanwhile.
+                _log.warning("compiling %s, once, to %s", what, path)
+                make()
+    return path
 
 
 @contextlib.contextmanager

@@ -11,7 +11,6 @@ import concurrent.futures
 import contextlib
 import ctypes
 import functools
-import logging
 import os
 import threading
 import warnings
@@ -32,7 +31,7 @@ from rlbatch.envs.atari.build import (
     compile_library,
     digest_of,
     find_compiler,
-    one_at_a_time,
+    made_once,
     usable_cores,
 )
 from rlbatch.envs.atari.games import CARTS, Game
@@ -66,7 +65,6 @@ GRID_VARIABLE = "RLBATCH_ATARI_GRID"
 _GRID_FLAGS = ("-DRLB_GRID", "-O1", "-x", "c++")
 
 _IMPORTING = threading.Lock()
-_log = logging.getLogger(__name__)
 
 
 class ArchitectureError(BuildError):
@@ -288,14 +286,13 @@ def cubin_path(options: Sequence[str], architecture: str) -> Path:
     version, _ = _nvrtc()
     key = digest_of(f"nvrtc {version}", *flags, source=_KERNEL_SOURCE)
     path = cache_folder() / f"rlbatch_atari-{key}.cubin"
-    if not path.exists():
-        with one_at_a_time(path):
-            if not path.exists():
-                _log.warning("compiling Atari kernels for %s, once, to %s", architecture, path)
-                code = compile_cubin(flags)
-                with appearing(path) as name:
-                    Path(name).write_bytes(code)
-    return path
+
+    def make() -> None:
+        code = compile_cubin(flags)
+        with appearing(path) as name:
+            Path(name).write_bytes(code)
+
+    return made_once(path, f"Atari kernels for {architecture}", make)
 
 
 def compile_cubin(flags: Sequence[str]) -> bytes:
@@ -359,8 +356,5 @@ def _grid_kernels(options: tuple[str, ...]) -> _GridKernels:
     compiler, flags = find_compiler(), (*_GRID_FLAGS, *options)
     key = cache_key([*compiler, *flags], _KERNEL_SOURCE)
     path = cache_folder() / f"{LIBRARY_NAME}-grid-{key}.so"
-    if not path.exists():
-        with one_at_a_time(path):
-            if not path.exists():
-                compile_library(path, compiler, flags, _KERNEL_SOURCE)
-    return _GridKernels(path)
+    make = functools.partial(compile_library, path, compiler, flags, _KERNEL_SOURCE)
+    return _GridKernels(made_once(path, "Atari kernels for the processor", make))
