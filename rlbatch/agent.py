@@ -395,12 +395,6 @@ class RL_Agent_CheckDevice(RL_Agent):
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._checked_agent, name, value)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-
     @property
     def info_device(self) -> DeviceLike:  # type: ignore[override]
         """The agent's own."""
