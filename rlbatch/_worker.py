@@ -306,6 +306,8 @@ class Worker:
         if not self.autoreset:
             _check_done(after, len(self._running))
         self._start_first_slots(seen, chosen)
+        if self._is_direct and self._recipe.n_timesteps > 1:  # As it does itself from now on.
+            self._slots.write_observation(1, None, following)
         self._store(0, everyone, state, after, following, running)
 
     def _plain_step(self, t: int, everyone: torch.Tensor | None) -> None:
@@ -384,8 +386,7 @@ class Worker:
         self.stats["agent_s"] += time.perf_counter() - begun
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
             torch.set_grad_enabled(False)
-        if not _is_answer(answer):
-            _refuse_answer(answer)
+        _check_answer(answer)
         check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
         check_left_alone(f"agent.__call__: {_AGENT_INFO}", self._agent_info.variables, of_info)
         if stored is not None and stored != self._slots.version():
@@ -411,8 +412,6 @@ class Worker:
             EnvContractError: Others run on than those that are not done.
         """
         self._slots.write_after(t, everyone, after)
-        if self._is_direct and t + 1 < self._recipe.n_timesteps:
-            self._slots.write_observation(t + 1, None, following)
         has_ended = len(running) != len(self._running)
         if has_ended or (running.is_cpu and not self.autoreset):  # On a GPU to look is to wait.
             _check_running(self._running[~after["done"]], running)
@@ -522,12 +521,7 @@ def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> 
         raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
 
 
-def _is_answer(answer: Any) -> bool:
-    is_pair = isinstance(answer, tuple) and len(answer) == 2
-    return is_pair and isinstance(answer[0], DictTensor) and isinstance(answer[1], DictTensor)
-
-
-def _refuse_answer(answer: Any) -> None:
+def _check_answer(answer: Any) -> None:
     if not (isinstance(answer, tuple) and len(answer) == 2):
         raise TypeError(f"agent.__call__: expected a pair (output, new state), got {answer!r}")
     _check_is_dicttensor("agent.__call__", "output", answer[0])
