@@ -241,9 +241,10 @@ class NativeBatch(Batch):
         """
         with self._alone("run"):
             self.check_idle("run")
-            self._prepare(kind, observations, after, has_all_after, columns)
-            jobs, outputs = self._jobs.ctypes.data, ctypes.byref(self._outputs)
-            self._library.rlb_batch_run(self._handle, self.n_envs, jobs, outputs)
+            self._point(observations, after, has_all_after)
+            jobs = self._filled(self._all_ids, kind, columns)
+            outputs = ctypes.byref(self._outputs)
+            self._library.rlb_batch_run(self._handle, self.n_envs, jobs.ctypes.data, outputs)
 
     def send(
         self,
@@ -268,14 +269,10 @@ class NativeBatch(Batch):
         with self._alone("send"):
             self.check_open("send")
             self._point(observations, after, False)
-            # The library copies them.
-            jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
-            jobs["env"] = ids
-            jobs["kind"] = kind
-            for name, values in columns.items():
-                jobs[name] = values
+            jobs = self._filled(ids, kind, columns)
             self._in_use, self._sent_in = (observations, after), os.getpid()
             outputs = ctypes.byref(self._outputs)
+            # Which copies the jobs.
             self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
 
     def recv(self, n: int) -> np.ndarray:
@@ -305,20 +302,14 @@ class NativeBatch(Batch):
         """Jobs that were sent and not received."""
         return self._library.rlb_batch_under_way(self._handle) if self._finalizer.alive else 0
 
-    def _prepare(
-        self,
-        kind: JobKind | np.ndarray,
-        observations: np.ndarray,
-        after: np.ndarray | None,
-        has_all_after: bool,
-        columns: dict[str, Any],
-    ) -> None:
-        self._point(observations, after, has_all_after)
-        self._jobs["env"] = self._all_ids
-        self._jobs["kind"] = kind
-        self._jobs["strength"] = 1
-        for name, values in columns.items():
-            self._jobs[name] = values
+    def _filled(
+        self, ids: np.ndarray, kind: JobKind | np.ndarray, columns: dict[str, Any]
+    ) -> np.ndarray:
+        """Returns one job, a row, for each of these environments."""
+        jobs = self._jobs[ids] if len(ids) < self.n_envs else self._jobs
+        for name, values in {"env": ids, "kind": kind, "strength": 1, **columns}.items():
+            jobs[name] = values
+        return jobs
 
     def _point(
         self, observations: np.ndarray, after: np.ndarray | None, has_all_after: bool
