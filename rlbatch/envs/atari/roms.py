@@ -16,7 +16,6 @@ from rlbatch.envs.atari.games import GAMES, Game, find_game
 
 # What cartridges without a known MD5 are taken for, by their size in bytes.
 _CARTS = {2048: "2K", 4096: "4K", 8192: "F8", 10495: "DPC", 16384: "F6"}
-_SMALL = {"2K": 2048, "4K": 4096}
 
 _log = logging.getLogger(__name__)
 
@@ -184,7 +183,7 @@ def open_rom(source: RomLike, rule: str | None = None) -> tuple[bytes, Game]:
     else:
         rom, where = rom_content(source)
         game = identify(rom) or _unknown_game(rom, where, rule)
-        rom = rom[: _SMALL.get(game.cart)]  # It may be there twice.
+        rom = rom[: game.size]  # It may be there twice.
     if rule is not None and find_game(rule).name != game.name:
         raise ValueError(f"rule: expected {game.name}, whose ROM this is, got {rule!r}")
     return rom, game
