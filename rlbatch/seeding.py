@@ -126,7 +126,7 @@ def process_seeds(seeds: int | Sequence[int], n_processes: int) -> list[Seed | l
     if len(seeds) == n_processes:
         # All of them name the run, so that [1, 2] and [1, 3] are different runs, and a number
         # that stands twice does not give two processes the same environments.
-        root = _entropy(seeds)
+        root = seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
         return [Seed(value, root, k) for k, value in enumerate(seeds)]
     share = len(seeds) // n_processes
     return [Seeds.of(k, seeds[k * share : (k + 1) * share]) for k in range(n_processes)]
@@ -187,10 +187,6 @@ def derived_seed(*words: int) -> int:
     # With their number in front: a SeedSequence takes no notice of zeros at the end.
     sequence = np.random.SeedSequence((len(words), *words))
     return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def _entropy(seeds: Sequence[int]) -> int:
-    return seeds[0] if len(seeds) == 1 else derived_seed(*seeds)
 
 
 def _are_several(seeds: Any) -> TypeGuard[Iterable]:

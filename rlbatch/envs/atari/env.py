@@ -484,15 +484,15 @@ class AtariEnv(VecEnv):
 
 
 def _names(game: str | None, games: Sequence[str] | None) -> Sequence[str]:
-    if game is None and games is not None:
+    if (game is None) == (games is None):
+        raise ValueError(f"game: expected either game or games, got {game!r} and {games!r}")
+    if games is not None:
         # Some have no order, or none that is meant.
         if isinstance(games, (str, bytes, Set, Mapping)) or not isinstance(games, Iterable):
             raise TypeError(f"games: expected a list of names, got {games!r}")
         if not (names := list(games)):
             raise ValueError("games: expected at least one name, got none")
         return names
-    if game is None or games is not None:
-        raise ValueError(f"game: expected either game or games, got {game!r} and {games!r}")
     if not isinstance(game, str):
         raise TypeError(f"game: expected a name, got {game!r}; several are `games`")
     return [game]
