@@ -234,6 +234,11 @@ class FailingGym(CountingGym):
         return super().step(action)
 
 
+def actions(*values: Any) -> DictTensor:
+    """Returns one action per environment."""
+    return DictTensor({"action": torch.tensor(values)})
+
+
 def draw(space: spaces.Space, generator: np.random.Generator) -> Any:
     """Returns a random value of a space, drawn from the given stream."""
     if isinstance(space, spaces.Dict):

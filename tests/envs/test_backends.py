@@ -15,7 +15,7 @@ from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
 from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError, ShapeError
 from rlbatch.seeding import env_seeds, process_seeds
-from tests.helpers import BACKENDS, CountingGym, FailingGym, gym_env
+from tests.helpers import BACKENDS, CountingGym, FailingGym, actions, gym_env
 
 pytestmark = [
     # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
@@ -23,10 +23,6 @@ pytestmark = [
     # Gymnasium warns of each error in a child before it raises it.
     pytest.mark.filterwarnings("ignore:.*ERROR:UserWarning"),
 ]
-
-
-def actions(*values):
-    return DictTensor({"action": torch.tensor(values)})
 
 
 def run(env, n_steps):

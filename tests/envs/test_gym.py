@@ -13,7 +13,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, gym
 from rlbatch.errors import CallOrderError
-from tests.helpers import BACKENDS, CountingGym, gym_env
+from tests.helpers import BACKENDS, CountingGym, actions, gym_env
 
 # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -75,10 +75,6 @@ def assert_rows_equal(found, rows):
         expected = torch.from_numpy(np.stack([np.asarray(row[key]) for row in rows])).to(dtype)
         assert found[key].dtype == dtype, key
         assert torch.equal(found[key], expected), key
-
-
-def actions(*values):
-    return DictTensor({"action": torch.tensor(values)})
 
 
 def random_tape(n_steps, n_envs):

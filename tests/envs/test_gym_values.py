@@ -12,14 +12,18 @@ from gymnasium import spaces
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
 from rlbatch.errors import DeviceMismatchError, DtypeMismatchError, ShapeError
-from tests.helpers import BACKENDS, NESTED_KEYS, NESTED_SPACE, CountingGym, NestedGym, gym_env
+from tests.helpers import (
+    BACKENDS,
+    NESTED_KEYS,
+    NESTED_SPACE,
+    CountingGym,
+    NestedGym,
+    actions,
+    gym_env,
+)
 
 # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-
-
-def actions(*values):
-    return DictTensor({"action": torch.tensor(values)})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -15,7 +15,7 @@ MakeEnv = Callable[..., AtariEnv]
 LeaveAlone = Callable[[], AbstractContextManager[None]]
 
 
-def check_equal(found: DictTensor, expected: DictTensor, where: str) -> None:
+def check_equal(found: DictTensor, expected: DictTensor, where: str = "") -> None:
     assert list(found) == list(expected)
     for key in expected:
         assert found[key].dtype == expected[key].dtype
@@ -26,9 +26,8 @@ def check_steps(kernels: AtariEnv, native: AtariEnv, n_steps: int, seed: int = 1
     """Steps both with equal actions; all that they return must be equal, and their states."""
     rng = np.random.default_rng(seed)
     for t in range(n_steps):
-        action = torch.from_numpy(rng.integers(0, native.action_space.n, native.n_envs()))
-        expected = native.step(DictTensor({"action": action}))
-        found = kernels.step(DictTensor({"action": action.to(kernels.device)}))
+        action = actions_of(native, rng)
+        expected, found = native.step(action), kernels.step(action.to(kernels.device))
         for name, (one, _), (other, _) in zip(("after", "next"), found, expected, strict=True):
             check_equal(one, other, f"step {t}, {name}")
     assert torch.equal(kernels.get_state().cpu(), native.get_state())
@@ -46,13 +45,6 @@ def play(env, n_steps, seed=0):
     for _ in range(n_steps):
         (after, _), (following, _) = env.step(actions_of(env, generator))
         yield after, following
-
-
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for key in expected.keys():
-        assert found[key].dtype == expected[key].dtype, key
-        assert torch.equal(found[key], expected[key]), key
 
 
 class Walker(RL_Agent):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch import DictTensor
 from rlbatch.envs.atari import GAMES, AtariEnv, find_game
 from rlbatch.envs.atari._options import Settings, native_options
 from rlbatch.errors import CallOrderError
+from tests.helpers import actions
 
 SMALL = {"img_height": 20, "img_width": 16}
 
@@ -18,16 +18,12 @@ def made(*arguments, **options):
     return env, observation
 
 
-def act(*actions):
-    return DictTensor({"action": torch.tensor(actions)})
-
-
 def arrays_like(observation):
     return {key: tensor.numpy().copy() for key, tensor in observation.items()}
 
 
 def serve_or_move(t):
-    return act(1 if t % 4 == 0 else 2)
+    return actions(1 if t % 4 == 0 else 2)
 
 
 def test_random_steps_before_an_episode_differ_from_reset_to_reset():
@@ -59,7 +55,7 @@ def test_memory_that_may_not_be_written_is_left_alone():
     after["frame"].flags.writeable = False
     before = after["frame"].copy()
     with pytest.raises(ValueError, match="expected|read-only"):
-        env.step_into(act(0), after, following)
+        env.step_into(actions(0), after, following)
     assert np.array_equal(after["frame"], before)
 
 
@@ -82,7 +78,7 @@ def test_closing_in_the_middle_of_a_call_is_refused():
     alone = env._batch._alone("step")
     with alone, pytest.raises(CallOrderError, match="^close: expected one thread"):
         env.close()
-    env.step(act(0))
+    env.step(actions(0))
 
 
 def test_states_of_a_closed_environment_are_refused():
@@ -101,7 +97,7 @@ def test_the_size_of_pictures_does_not_matter_where_there_are_none():
 
 def test_a_game_may_be_there_twice():
     env, _ = made(games=["pong", "pong", "breakout"], n_envs=3)
-    (after, _), _ = env.step(act(0, 0, 0))
+    (after, _), _ = env.step(actions(0, 0, 0))
     assert after["lives"].tolist() == [0, 0, 5]
 
 
@@ -113,7 +109,7 @@ def test_states_fit_where_the_default_difficulty_is_named() -> None:
     named, default = (AtariEnv("pong", 1, seed=0, difficulty=one, **SMALL) for one in (0, None))
     for env in (named, default):
         env.reset()
-    named.step(act(1))
+    named.step(actions(1))
     assert not torch.equal(default.get_state(), named.get_state())
     default.set_state(named.get_state(), [0])
     assert torch.equal(default.get_state(), named.get_state())
@@ -125,7 +121,7 @@ def test_a_life_that_is_lost_in_the_last_frame_of_an_episode_is_no_truncation(op
         options = {"frameskip": 1, "noop_max": 1, option: True, **SMALL}
         env, _ = made("breakout", max_num_frames_per_episode=limit, **options)
         for t in range(300):
-            (after, _), _ = env.step(act(1 if t % 4 == 0 else 2))
+            (after, _), _ = env.step(serve_or_move(t))
             if after["done"]:
                 return [after[key].item() for key in ("episode_length", "terminated", "truncated")]
 
@@ -147,7 +143,7 @@ def test_the_rewards_of_a_last_step_are_not_those_of_a_first_one():
     def last(limit):
         env, _ = made("pong", noop_max=0, max_num_frames_per_episode=limit, **SMALL)
         for _ in range(300):
-            (after, _), (following, _) = env.step(act(0))
+            (after, _), (following, _) = env.step(actions(0))
             if after["reward_raw"]:
                 return after, following
 
@@ -160,7 +156,7 @@ def test_the_rewards_of_a_last_step_are_not_those_of_a_first_one():
 
 def test_the_last_action_stays_when_the_caller_changes_the_actions():
     env, _ = made("pong", 2, **SMALL)
-    action = act(1, 2)
+    action = actions(1, 2)
     (after, _), (following, _) = env.step(action)
     action["action"].fill_(0)
     assert after["last_action"].tolist() == following["last_action"].tolist() == [1, 2]
@@ -168,10 +164,10 @@ def test_the_last_action_stays_when_the_caller_changes_the_actions():
 
 def test_every_action_is_looked_at_and_not_the_first_alone():
     env, _ = made("pong", **SMALL)
-    env.step(act(5))
+    env.step(actions(5))
     before = env.get_state()
     with pytest.raises(ValueError, match=r"action: expected numbers from 0 to 5, got \[6\]"):
-        env.step(act(6))
+        env.step(actions(6))
     assert torch.equal(env.get_state(), before)
 
 

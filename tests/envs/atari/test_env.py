@@ -24,7 +24,7 @@ from rlbatch.errors import (
     ShapeError,
 )
 from rlbatch.seeding import process_seeds
-from tests.envs.atari.steps import actions_of, assert_equal, play
+from tests.envs.atari.steps import actions_of, check_equal, play
 
 pytest.importorskip("ale_py")
 
@@ -227,8 +227,8 @@ def test_step_into_writes_what_step_returns(limit):
         action = actions_of(one, generator)
         (expected, _), (expected_following, _) = one.step(action)
         other.step_into(action, *({k: v.numpy() for k, v in x.items()} for x in (after, following)))
-        assert_equal(DictTensor(after), expected)
-        assert_equal(DictTensor(following), expected_following)
+        check_equal(DictTensor(after), expected)
+        check_equal(DictTensor(following), expected_following)
 
 
 # --- Memory, devices, mistakes. ---

@@ -9,7 +9,7 @@ from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
 from rlbatch.seeding import Seed, Seeds, env_seeds
-from tests.envs.atari.steps import actions_of, assert_equal, play
+from tests.envs.atari.steps import actions_of, check_equal, play
 
 pytest.importorskip("ale_py")
 
@@ -27,7 +27,7 @@ def assert_plays_as_alone(env, alone):
         _, (following, _) = env.step(action)
         for i, one in enumerate(alone):
             _, (expected, _) = one.step(action.slice(i))
-            assert_equal(following.slice(i), expected)
+            check_equal(following.slice(i), expected)
 
 
 def test_several_games_play_in_one_batch_as_alone():
@@ -229,12 +229,12 @@ def check_restores(game, n_steps, **options):
     states, now = env.get_state(), env.observe()
     once = list(play(env, n_steps, seed=1))
     env.set_state(states)
-    assert_equal(env.observe(), now)
+    check_equal(env.observe(), now)
     for (after, following), (expected, expected_following) in zip(
         play(env, n_steps, seed=1), once, strict=True
     ):
-        assert_equal(after, expected)
-        assert_equal(following, expected_following)
+        check_equal(after, expected)
+        check_equal(following, expected_following)
     env.close()
     return sum(int(after["done"].sum()) for after, _ in once)
 
