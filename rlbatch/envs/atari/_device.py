@@ -224,7 +224,7 @@ class DeviceBatch(Batch):
         sizes, kernels = self._kernels[0].sizes, self._kernels[number]
         rooms = {"states": sizes["State"], "pictures": sizes["Pictures"]}
         made = {name: self._bytes(_STATES_AT_ONCE, size) for name, size in rooms.items()}
-        batch, found = self._described(tensors | made), []
+        batch, found = self._described(tensors | made), []  # Of no environments: n_envs is 0.
         # The same memory for all, as what is fresh costs more than what is written to it.
         rows = np.empty((_STATES_AT_ONCE, self._state_bytes()), np.uint8)
         for begin in range(0, len(numbers), _STATES_AT_ONCE):

@@ -20,7 +20,8 @@ from rlbatch._checks import check_integer
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
 
-# Bytes of RAM, as many as the constants of these names in `native/batch.h`.
+# How many of these a `GameSpec` can hold, as the constants of these names (`kMostLeft`, ...) in
+# `native/batch.h`.
 _MOST_LEFT, _MOST_KEY_BYTES, _MOST_KEYS, _MOST_NEEDS = 31, 3, 16, 3
 MOST_THREADS = 4096
 _LARGEST_STEP = 1 << 20  # Of counts that are multiplied: larger ones are mistakes.
@@ -292,7 +293,7 @@ def game_spec(
 def native_options(settings: Settings) -> NativeOptions:
     is_ram = settings.obs_type == "ram"
     return NativeOptions(
-        observation_type=2 if is_ram else int(settings.is_rgb),
+        observation_type=2 if is_ram else int(settings.is_rgb),  # `ObservationType` there.
         stack=1 if is_ram else settings.stack_num,
         height=settings.img_height,
         width=settings.img_width,

@@ -311,8 +311,9 @@ RLB_FN u8 picture_of(Pictures& p, const u8* pixels, s32 height) {
   return p.drawn;
 }
 
-// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]. Of those that are none,
-// from n_envs on, it writes the state and the pictures.
+// Reads the states of environments `ids`, a block each, from in [blocks][n_bytes]. Numbers from n_envs on are
+// of no environment: `_known_pictures` in `../_device.py` has a batch with n_envs 0, and wants pictures of known
+// states. Of these only the state and the pictures are written.
 RLB_FN void restore_kernel(const KernelBatch& b, const s32* ids, u8* in, s64 n_bytes) {
   const s32 env = ids[block_index()];
   const Options& o = *b.options;

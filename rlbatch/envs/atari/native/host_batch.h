@@ -250,10 +250,11 @@ struct HostBatch {
     }
   }
 
-  // State, generators, episode, screens, ring and the kept screen, in this order.
   size_t max_screens() const { return games.options.observation_type == kRam ? 0 : 2 * kMaxHeight * kWidth; }
   size_t max_kept() const { return max_screens() / 2; }
 
+  // State, generators, no-ops, episode, screens, ring and the kept screen, in this order: the form of
+  // `save`, `restore` and `save_known`, and of `SavedState` in `device.h`.
   s64 state_size() const {
     return static_cast<s64>(sizeof(State) + sizeof(Generators) + sizeof(Mt19937) + sizeof(Episode) +
                             max_screens() + games.ring_size() + max_kept());
