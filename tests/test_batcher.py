@@ -15,13 +15,7 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import (
-    LENGTHS,
-    CountingAgent,
-    Napper,
-    assert_equal,
-    make_batcher,
-)
+from tests.batchers import LENGTHS, CountingAgent, Napper, acquire, assert_equal, make_batcher
 from tests.helpers import CountingEnv, CountingGym, NestedGym
 from tests.processes import nothing_stays_in_shared_memory, worker_pids
 
@@ -168,9 +162,7 @@ def test_a_random_agent_draws_the_same_in_a_process_and_in_the_callers():
 
 def test_processes_draw_different_numbers():
     with make_batcher(2, lengths=[4], create_agent=RandomAgent) as batcher:
-        batcher.reset()
-        batcher.execute()
-        noise = batcher.get()[0].trajectories["action/noise"]
+        noise = acquire(batcher)[0].trajectories["action/noise"]
     assert not torch.equal(noise[0], noise[1])
 
 
@@ -187,9 +179,7 @@ def test_agent_seeds_reach_the_agents_of_their_process():
     for n_processes, seeds in ((2, [11, 22]), (0, [33])):
         batcher = make_batcher(n_processes, lengths=[4], create_agent=Seeded, agent_seeds=seeds)
         with batcher:
-            batcher.reset()
-            batcher.execute()
-            assert batcher.get()[0].trajectories["action/seed"][:, 0].tolist() == seeds
+            assert acquire(batcher)[0].trajectories["action/seed"][:, 0].tolist() == seeds
 
 
 def test_environment_seeds_are_dealt_out_as_documented():
@@ -202,9 +192,7 @@ def test_environment_seeds_are_dealt_out_as_documented():
             create_agent=LinearAgent,
         )  # fmt: skip
         with batcher:
-            batcher.reset()
-            batcher.execute()
-            return batcher.get()[0].trajectories["observation/seed"][:, 0].tolist()
+            return acquire(batcher)[0].trajectories["observation/seed"][:, 0].tolist()
 
     from_int = seeds_of(0, 4, 3)
     assert from_int == seeds_of(2, 2, 3)
@@ -287,16 +275,12 @@ def test_an_environment_gets_all_that_the_agent_has_returned(n_processes):
 
 def test_the_constructors_info_stands_in_for_one_that_is_left_out():
     with make_batcher(0, agent_info=DictTensor({"epsilon": torch.tensor([0.25])})) as batcher:
-        batcher.reset()
-        batcher.execute()
-        assert batcher.get()[0].info["agent_info/epsilon"].tolist() == [0.25] * len(LENGTHS)
+        assert acquire(batcher)[0].info["agent_info/epsilon"].tolist() == [0.25] * len(LENGTHS)
 
 
 def test_get_returns_memory_of_the_callers_own_unless_told_otherwise():
     with make_batcher(1, [50], autoreset=True) as batcher:
-        batcher.reset()
-        batcher.execute()
-        owned = batcher.get()[0]
+        owned = acquire(batcher)[0]
         before = owned.clone()
         for _ in range(100):
             batcher.execute()
@@ -314,9 +298,7 @@ def test_get_returns_memory_of_the_callers_own_unless_told_otherwise():
 
 def test_lengths_are_the_callers_own_where_episodes_end():
     with make_batcher(0, [6, 6]) as batcher:
-        batcher.reset()
-        batcher.execute()
-        first = batcher.get()[0]
+        first = acquire(batcher)[0]
         batcher.execute()
         batcher.get()
         assert first.trajectories.lengths.tolist() == [4, 4]
@@ -378,9 +360,7 @@ def test_agent_arguments_are_copied_into_the_callers_process_too():
 
     with make_batcher(0, create_agent=create_agent, agent_args={"model": model}) as batcher:
         torch.nn.init.constant_(model.weight, 2.0)
-        batcher.reset()
-        batcher.execute()
-        assert (batcher.get()[0].trajectories["action/w"][:, 0] == 1).all()
+        assert (acquire(batcher)[0].trajectories["action/w"][:, 0] == 1).all()
 
 
 LONG = pytest.param(10_000, marks=pytest.mark.slow)
@@ -433,9 +413,7 @@ def test_history_holds_the_slot_so_far_for_those_that_run():
 
     for autoreset in (False, True):
         with make_batcher(0, [7, 5], autoreset, create_agent=Historian, n_timesteps=4) as batcher:
-            batcher.reset()
-            batcher.execute()
-            steps = batcher.get()[0].trajectories
+            steps = acquire(batcher)[0].trajectories
             assert steps["action/n_past"].tolist() == [[0, 1, 2, 3]] * 2
 
 
@@ -450,9 +428,7 @@ def test_nested_observations_and_uint8_arrive_as_they_are():
 
     batcher = make_batcher(1, create_env=nested, env_args={}, create_agent=Mirror)
     with batcher:
-        batcher.reset()
-        batcher.execute()
-        steps = batcher.get()[0].trajectories
+        steps = acquire(batcher)[0].trajectories
     assert steps["observation/image"].dtype == torch.uint8
     assert steps["_observation/inner/1/position"].dtype == torch.float64
     assert steps["action/action/inner/1/flags"].shape == (2, 4, 4)
@@ -472,9 +448,7 @@ def test_workers_run_one_torch_thread_and_the_callers_count_stays():
     for expected in (1, 2):
         batcher = make_batcher(1, create_agent=Threads, num_threads=expected)
         with batcher:
-            batcher.reset()
-            batcher.execute()
-            found = batcher.get()[0].trajectories["action/n_threads"]
+            found = acquire(batcher)[0].trajectories["action/n_threads"]
             assert found[0, 0] == expected
     assert torch.get_num_threads() == before
 
@@ -495,9 +469,7 @@ def test_stats_tell_where_the_time_goes(n_processes):
         n_processes, create_env=lambda seed: SlowEnv([100]), env_args={}, create_agent=SlowAgent
     )
     with batcher:
-        batcher.reset()
-        batcher.execute()
-        batcher.get()
+        acquire(batcher)
         (stats,) = batcher.stats()
     assert stats["n_steps"] == 4
     assert 0.04 <= stats["env_s"] < 0.2 <= stats["agent_s"]
@@ -535,9 +507,7 @@ def test_nothing_is_left_in_shared_memory_and_no_descriptor_is_left_open():
             if attempt == 1:  # The first may open files for good: /dev/urandom and the like.
                 opened = descriptors()
             with make_batcher(2, [3]) as batcher:
-                batcher.reset()
-                batcher.execute()
-                batcher.get()
+                acquire(batcher)
         assert descriptors() == opened
 
 
@@ -557,16 +527,12 @@ def test_weights_that_an_agent_keeps_are_not_the_callers():
         with make_batcher(n_processes, [9], create_agent=Keeper) as batcher:
             batcher.update({"weight": weight})
             weight.fill_(2)
-            batcher.reset()
-            batcher.execute()
-            assert (batcher.get()[0].trajectories["action/w"] == 1).all()
+            assert (acquire(batcher)[0].trajectories["action/w"] == 1).all()
 
 
 def test_lengths_are_the_callers():
     with make_batcher(0, [4, 5], n_timesteps=3) as batcher:
-        batcher.reset()
-        batcher.execute()
-        first, _ = batcher.get()
+        first, _ = acquire(batcher)
         batcher.execute()
         batcher.get()
         assert first.trajectories.lengths.tolist() == [3, 3]
@@ -667,9 +633,7 @@ def test_waiting_for_the_first_step_of_another_process_is_no_storage():
         return Napper([9, 9], nap_at=0 if seed.process == 1 else None)
 
     with make_batcher(2, create_env=create_env, env_args={}) as batcher:
-        batcher.reset()
-        batcher.execute()
-        batcher.get()
+        acquire(batcher)
         first, second = batcher.stats()
     assert second["env_s"] > 0.9 > second["storage_s"]
     assert first["wait_s"] > 0.9 > first["storage_s"]

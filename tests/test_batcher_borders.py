@@ -17,7 +17,7 @@ import torch
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, replay_agent
 from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv
-from tests.batchers import CountingAgent, Rewriter, cart_poles
+from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles
 from tests.helpers import CountingEnv
 
 
@@ -39,9 +39,7 @@ def test_arguments_are_copies_in_which_nobody_sees_what_another_does(n_processes
     found, args = [], {"generator": np.random.default_rng(0), "kept": []}
     for _ in range(2):
         with RL_Batcher(2, Rewriter, {}, create_env, args, n_processes, seeds=0) as batcher:
-            batcher.reset()
-            batcher.execute()
-            found.append(batcher.get()[0].trajectories["observation/frame"])
+            found.append(acquire(batcher)[0].trajectories["observation/frame"])
     assert torch.equal(*found)
     assert not args["kept"]
 
@@ -132,9 +130,7 @@ class ActsAlone(CountingEnv):
 
 def test_an_agent_may_have_nothing_to_say():
     with RL_Batcher(3, Silent, {}, lambda seed: ActsAlone([9]), {}, 0, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        steps = batcher.get()[0].trajectories
+        steps = acquire(batcher)[0].trajectories
         assert steps["observation/frame"][0, :, 2].tolist() == [0, 1, 2]
 
 
@@ -167,9 +163,7 @@ def test_what_was_computed_with_gradients_turned_on_is_stored_without():
             return DictTensor({"action": observation["option"], "value": value}), DictTensor()
 
     with RL_Batcher(4, WithGradients, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        assert not batcher.get()[0].trajectories["action/value"].requires_grad
+        assert not acquire(batcher)[0].trajectories["action/value"].requires_grad
 
 
 class Recalling(torch.nn.Module):
@@ -202,9 +196,7 @@ def test_a_module_that_keeps_what_it_has_computed_is_copied(n_processes):
     model(torch.zeros(1, 4)).sum().backward()
     agent_args, env_args = {"model": model}, {"n_envs": 1}
     with RL_Batcher(2, OfModule, agent_args, cart_poles, env_args, n_processes, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        batcher.get()
+        acquire(batcher)
         batcher.update(model)
         batcher.execute()
         assert batcher.get()[0].n_elems() == 1
@@ -216,9 +208,7 @@ def test_the_callers_autocast_is_not_the_workers():
         torch.autocast("cpu", torch.bfloat16),
         RL_Batcher(2, OfModule, agent_args, cart_poles, env_args, 0, seeds=0) as batcher,
     ):
-        batcher.reset()
-        batcher.execute()
-        assert batcher.get()[0].trajectories["action/logits"].dtype == torch.float32
+        assert acquire(batcher)[0].trajectories["action/logits"].dtype == torch.float32
 
 
 @pytest.mark.parametrize("dtype", ["uint16", "uint32", "uint64"])
@@ -280,9 +270,7 @@ def test_an_update_is_a_copy(n_processes):
     ) as batcher:
         batcher.update(given)
         torch.nn.init.constant_(given.weight, 2.0)
-        batcher.reset()
-        batcher.execute()
-        assert (batcher.get()[0].trajectories["action/weight"] == 1).all()
+        assert (acquire(batcher)[0].trajectories["action/weight"] == 1).all()
 
 
 def test_an_agent_info_with_fewer_keys_drops_the_others():
@@ -339,9 +327,7 @@ def test_the_default_dtype_is_the_callers(n_processes):
         with RL_Batcher(
             1, Rewriter, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
         ) as batcher:
-            batcher.reset()
-            batcher.execute()
-            assert batcher.get()[0].trajectories["action/n"].dtype is torch.float64
+            assert acquire(batcher)[0].trajectories["action/n"].dtype is torch.float64
     finally:
         torch.set_default_dtype(torch.float32)
 
@@ -369,9 +355,7 @@ def test_what_decides_on_bits_is_as_the_caller_has_set_it(n_processes):
         with RL_Batcher(
             1, Settings, {}, lambda seed: CountingEnv([9]), {}, n_processes, seeds=0
         ) as batcher:
-            batcher.reset()
-            batcher.execute()
-            assert batcher.get()[0].trajectories["action/flags"].all()
+            assert acquire(batcher)[0].trajectories["action/flags"].all()
     finally:
         torch.use_deterministic_algorithms(False)
         torch.utils.deterministic.fill_uninitialized_memory = True
@@ -388,9 +372,7 @@ def test_a_default_device_of_the_callers_is_not_that_of_the_environments(n_proce
     try:
         torch.set_default_device("meta")
         with RL_Batcher(30, Left, {}, cart_poles, {"n_envs": 2}, n_processes, seeds=0) as batcher:
-            batcher.reset()
-            batcher.execute()
-            found, _ = batcher.get()
+            found, _ = acquire(batcher)
             assert found.device() == found.info.device() == torch.device("cpu")
     finally:
         torch.set_default_device(None)
@@ -460,9 +442,7 @@ def raises(error):
 def test_the_first_slot_may_be_acquired_in_inference_mode(n_processes, create_env):
     with RL_Batcher(2, Rewriter, {}, create_env, {"n_envs": 1}, n_processes, seeds=0) as batcher:
         with torch.inference_mode():
-            batcher.reset()
-            batcher.execute()
-            batcher.get()
+            acquire(batcher)
         for copy in (True, False):
             batcher.execute()
             found = batcher.get(copy=copy)[0].trajectories
@@ -478,9 +458,7 @@ def test_an_update_that_can_not_be_copied_changes_nothing(n_processes):
         with pytest.raises(TypeError, match="generator"):
             batcher.update(weight for weight in range(3))
         assert batcher.policy_version == 0
-        batcher.reset()
-        batcher.execute()
-        assert batcher.get()[0].info["policy_version"].tolist() == [0]
+        assert acquire(batcher)[0].info["policy_version"].tolist() == [0]
 
 
 def test_an_empty_agent_info_keeps_the_one_before():
@@ -497,9 +475,7 @@ def test_views_are_kept_for_some_steps_only(monkeypatch):
     monkeypatch.setattr("rlbatch._slots._MOST_KEPT", 3)
     for create_env in (cart_poles, lambda n_envs, seed: CountingEnv([9] * n_envs)):
         with RL_Batcher(5, Rewriter, {}, create_env, {"n_envs": 1}, 0, seeds=0) as batcher:
-            batcher.reset()
-            batcher.execute()
-            assert batcher.get()[0].trajectories["action/n"].tolist() == [[1, 2, 3, 4, 5]]
+            assert acquire(batcher)[0].trajectories["action/n"].tolist() == [[1, 2, 3, 4, 5]]
             slots = batcher._crew.workers[0]._worker._slots
             assert len(slots._rows_at) == 3
             assert len(slots._direct_at) in (0, 2)  # The first step came before the slots.
@@ -563,9 +539,7 @@ def test_a_batcher_that_is_forgotten_closes_its_environments():
         return envs[-1]
 
     batcher = RL_Batcher(3, CountingAgent, {}, create_env, {}, 0, seeds=0)
-    batcher.reset()
-    batcher.execute()
-    batcher.get()
+    acquire(batcher)
     del batcher
     gc.collect()
     assert envs[0].closed

@@ -8,7 +8,7 @@ import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, replay_agent
 from rlbatch.envs import GymEnv, GymEnvInf
-from tests.batchers import CountingAgent, Rewriter, cart_poles, make_batcher
+from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles, make_batcher
 from tests.helpers import CountingEnv
 
 
@@ -144,9 +144,7 @@ class BeginsWithItsOwn(Rewriter):
 def test_a_state_that_the_agent_keeps_is_as_it_was_in_the_next_reset(n_processes):
     with make_batcher(n_processes, create_agent=BeginsWithItsOwn, lengths=[9, 9]) as batcher:
         for _ in range(3):
-            batcher.reset()
-            batcher.execute()
-            assert batcher.get()[0].info["agent_state/n"].tolist() == [0] * 2
+            assert acquire(batcher)[0].info["agent_state/n"].tolist() == [0] * 2
 
 
 class Fuel(CountingEnv):
@@ -188,9 +186,7 @@ def test_a_state_that_is_a_part_of_the_history_outlives_the_slot(n_processes, ki
         return kind([gymnasium.make("CartPole-v1") for _ in range(2)], seed)
 
     with RL_Batcher(3, Remembers, {}, create_env, {}, n_processes, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        first = batcher.get()[0].trajectories
+        first = acquire(batcher)[0].trajectories
         batcher.execute()
         second, _ = batcher.get()
     # At the end of the first slot the state was what was seen before its last step.
@@ -283,9 +279,7 @@ def test_an_output_that_is_the_observation_is_stored_as_it_was(create_env):
         return create_env([9, 9])
 
     with RL_Batcher(3, CountingAgent, {}, create, {}, 0, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        steps = batcher.get()[0].trajectories
+        steps = acquire(batcher)[0].trajectories
         assert torch.equal(steps["action/seen"], steps["observation/frame"])
 
 
@@ -301,9 +295,7 @@ def test_a_part_of_a_nested_action_may_be_changed_in_place():
             return output, DictTensor({"last": x})
 
     with RL_Batcher(3, Nested, {}, lambda seed: Clips([9]), {}, 0, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        assert batcher.get()[0].trajectories["action/last"].tolist() == [[0, 7, 7]]
+        assert acquire(batcher)[0].trajectories["action/last"].tolist() == [[0, 7, 7]]
 
 
 class Late(RL_Agent):
@@ -378,9 +370,7 @@ def test_an_agent_and_its_environments_may_have_an_object_in_common(n_processes)
         create_env=lambda steps, seed: Shares(steps),
         env_args={"steps": steps},
     ) as batcher:
-        batcher.reset()
-        batcher.execute()
-        trajectories, _ = batcher.get()
+        trajectories, _ = acquire(batcher)
     assert trajectories.trajectories["action/n"].tolist() == [[0, 1, 2, 3]]
     assert not steps  # Neither is the caller's.
 
@@ -475,9 +465,7 @@ def test_what_is_changed_in_place_in_a_later_step_is_refused(create_env, part):
 def test_what_is_changed_in_place_in_a_replay_is_refused(part):
     agent_args = {"part": "nothing"}
     with RL_Batcher(4, Centred, agent_args, cart_poles, {"n_envs": 2}, 0, seeds=0) as batcher:
-        batcher.reset()
-        batcher.execute()
-        found, _ = batcher.get()
+        found, _ = acquire(batcher)
     with pytest.raises(ValueError, match="call_replay: observation/frame: expected it to be left"):
         replay_agent(Centred(part), found)
 
@@ -493,8 +481,6 @@ def test_information_that_is_changed_in_place_in_a_replay_is_refused():
     with RL_Batcher(
         2, Rewriter, {}, lambda seed: CountingEnv([9]), {}, 0, seeds=0, agent_info=info
     ) as batcher:
-        batcher.reset()
-        batcher.execute()
-        found, _ = batcher.get()
+        found, _ = acquire(batcher)
     with pytest.raises(ValueError, match="call_replay: agent_info/epsilon: expected it to be left"):
         replay_agent(Decays(), found)

@@ -16,7 +16,7 @@ from rlbatch import (
     WorkerError,
 )
 from rlbatch._memory import _cgroup_available, free_memory
-from tests.batchers import LENGTHS, CountingAgent, make_batcher
+from tests.batchers import LENGTHS, CountingAgent, acquire, make_batcher
 from tests.helpers import CountingEnv, CountingGym
 
 
@@ -420,11 +420,6 @@ def test_a_key_that_comes_only_after_a_step_is_refused():
             batcher.execute()
 
 
-def acquire(batcher):
-    batcher.execute()
-    return batcher.get()
-
-
 class RowsForever(CountingAgent):
     """Returns a state of all environments, also of those whose episode has ended."""
 
@@ -437,7 +432,6 @@ class RowsForever(CountingAgent):
 def test_a_state_with_rows_of_environments_that_have_ended_is_refused(n_processes):
     """Which rows are whose could not be told; some would get another's memory."""
     with make_batcher(n_processes, n_timesteps=9, create_agent=RowsForever) as batcher:
-        batcher.reset()
         error = ShapeError if n_processes == 0 else WorkerError
         with pytest.raises(error, match="agent.__call__: new state: expected 7 rows, got 8"):
             acquire(batcher)
@@ -654,12 +648,7 @@ class ResetsToADict(CountingEnv):
 def test_an_environment_that_returns_another_form_is_named(env, message):
     with make_batcher(create_env=lambda seed: env([3, 4]), env_args={}) as batcher:
         with pytest.raises((EnvContractError, TypeError), match=message):
-            acquire_anew(batcher)
-
-
-def acquire_anew(batcher):
-    batcher.reset()
-    return acquire(batcher)
+            acquire(batcher)
 
 
 class ChangesLater(CountingAgent):
@@ -676,6 +665,6 @@ class ChangesLater(CountingAgent):
 
 def test_an_agent_that_changes_its_observation_later_is_noticed():
     with make_batcher(create_agent=ChangesLater, lengths=[20, 20]) as batcher:
-        acquire_anew(batcher)
+        acquire(batcher)
         with pytest.raises(ValueError, match="observation/frame: expected it to be left as it is"):
             batcher.execute()
