@@ -14,12 +14,7 @@ import torch
 from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari._batch import HEADER_BYTES, Batch
 from rlbatch.envs.atari._native_batch import NativeBatch
-from rlbatch.envs.atari._options import (
-    GameSpec,
-    Settings,
-    game_spec,
-    native_options,
-)
+from rlbatch.envs.atari._options import Settings, game_spec, native_options
 from rlbatch.envs.atari.games import RAM_BYTES, Game
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import read_rom
@@ -113,26 +108,23 @@ class DeviceBatch(Batch):
         self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
         self._batches: list[torch.Tensor] = []  # A `KernelBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
-        in_turn = self._in_turn
-        host = NativeBatch(in_turn, len(in_turn), settings, num_threads, knows_all=True)
+        host = NativeBatch(games, len(games), settings, num_threads, knows_all=True)
         self._allocate()
-        for i, game in enumerate(self._in_turn):
-            self._batches.append(self._describe(i, game, host))
+        for number in range(len(games)):
+            self._batches.append(self._describe(number, host))
         host.close()
 
     @torch.inference_mode(False)  # Else what is made here could not be written to outside of it.
     def _allocate(self) -> None:
         n, sizes, settings = self.n_envs, self._kernels[0].sizes, self.settings
-        is_ram = settings.obs_type == "ram"
-        self._n_records = settings.frameskip if 2 < settings.frameskip <= _MAX_UNSEEN else 0
-        if is_ram:
-            self._n_records = 0
+        has_unseen = not settings.is_ram and 2 < settings.frameskip <= _MAX_UNSEEN
+        self._n_records = settings.frameskip if has_unseen else 0
         bytes_of = {
             "states": sizes["State"],
             "generators": sizes["Generators"],
             "noops": sizes["Mt19937"],
             "episodes": sizes["Episode"],
-            "pictures": 0 if is_ram else sizes["Pictures"],
+            "pictures": 0 if settings.is_ram else sizes["Pictures"],
             "views": sizes["View"],
             "records": self._n_records * sizes["State"],
         }
@@ -151,20 +143,20 @@ class DeviceBatch(Batch):
         return torch.zeros((n, size), dtype=torch.uint8, device=self.device)
 
     def _place_of(self, number: int) -> int:
-        """Returns where one of the games in turn is among `games`."""
+        """Returns where one of the games in turn is among `games`, each of which is there once."""
         return self.games.index(self._in_turn[number])
 
     def _n_of(self, game: int) -> int:
         """Returns how many environments play a game."""
         return len(range(game, self.n_envs, len(self._in_turn)))
 
-    def _describe(self, number: int, game: Game, host: NativeBatch) -> torch.Tensor:
+    def _describe(self, number: int, host: NativeBatch) -> torch.Tensor:
         """Returns a `KernelBatch` for the kernels of a game, and keeps what it points to."""
+        game = self._in_turn[number]
         rom = read_rom(game)
-        spec: GameSpec = game_spec(game, len(rom), self.actions)
         image = rom * 2 if game.cart == "2K" else rom
         parts = {
-            "game": bytes(spec),
+            "game": bytes(game_spec(game, len(rom), self.actions)),
             "options": bytes(native_options(self.settings)),
             "resize": self._resize(game),
             "resets": bytes(host.known_resets(self._place_of(number))),
@@ -219,7 +211,7 @@ class DeviceBatch(Batch):
         The kernels make them, in memory of their own; as many of their `bytes` are kept as are
         taken, and as keep those behind them in line.
         """
-        if self.settings.obs_type == "ram":
+        if self.settings.is_ram:
             return []
         sizes, kernels = self._kernels[0].sizes, self._kernels[number]
         rooms = {"states": sizes["State"], "pictures": sizes["Pictures"]}
@@ -241,7 +233,7 @@ class DeviceBatch(Batch):
     def _resize(self, game: Game) -> bytes:
         library = load_library()
         buffer = ctypes.create_string_buffer(library.rlb_size_of(b"Resize"))
-        if self.settings.obs_type != "ram":
+        if not self.settings.is_ram:
             size = self.settings.img_height, self.settings.img_width
             if not library.rlb_resize(game.height, *size, buffer):
                 raise ValueError(f"AtariEnv: expected options that make sense, got {self.settings}")
@@ -319,7 +311,7 @@ class DeviceBatch(Batch):
     def observe(self, out: torch.Tensor) -> None:
         """Writes the stacks of observations, [n_envs, *observation_shape] uint8."""
         self.check_open("observe")
-        shared = 0 if self.settings.obs_type == "ram" else self._kernels[0].sizes["Image"]
+        shared = 0 if self.settings.is_ram else self._kernels[0].sizes["Image"]
         for i, kernels, batch in self._side_by_side():
             n = self._n_of(i)
             kernels.launch("rlb_observe", n, _LOOK_THREADS, shared, _pointer(batch), _pointer(out))
@@ -438,7 +430,7 @@ class DeviceBatch(Batch):
 
     def _state_bytes(self) -> int:
         sizes, ring = self._kernels[0].sizes, int(np.prod(self.shape[1:]))
-        image = 0 if self.settings.obs_type == "ram" else sizes["Image"]
+        image = 0 if self.settings.is_ram else sizes["Image"]
         names = ("State", "Generators", "Mt19937", "Episode")
         return sum(sizes[name] for name in names) + 3 * image + ring
 

@@ -155,7 +155,7 @@ class NativeBatch(Batch):
             MemoryError: There is less.
         """
         n_bytes = self._library.rlb_size_of(b"Slot") + math.prod(self.shape[1:])
-        if self.settings.obs_type != "ram":
+        if not self.settings.is_ram:
             n_bytes += 2 * SCREEN_WIDTH * max(game.height for game in self.games)
         n_bytes = self.n_envs * n_bytes + n_threads * self._library.rlb_size_of(b"Scratch")
         free = free_memory()
@@ -346,7 +346,7 @@ class NativeBatch(Batch):
         Raises:
             ValueError: There are no pictures, or they differ in height.
         """
-        if self.settings.obs_type == "ram":
+        if self.settings.is_ram:
             raise ValueError(
                 "render: expected obs_type pixels or rgb, got ram, which draws nothing"
             )

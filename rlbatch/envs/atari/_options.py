@@ -86,6 +86,11 @@ class Settings:
                 object.__setattr__(self, field.name, kind(value))
 
     @property
+    def is_ram(self) -> bool:
+        """Whether the RAM is observed, and nothing drawn."""
+        return self.obs_type == "ram"
+
+    @property
     def is_rgb(self) -> bool:
         """Whether observations have colours."""
         return self.obs_type == "rgb" or (self.obs_type == "pixels" and not self.grayscale)
@@ -93,7 +98,7 @@ class Settings:
     @property
     def observation_shape(self) -> tuple[int, ...]:
         """The shape of one observation."""
-        if self.obs_type == "ram":
+        if self.is_ram:
             return (RAM_BYTES,)
         return (self.stack_num, self.img_height, self.img_width) + (3,) * self.is_rgb
 
@@ -291,10 +296,9 @@ def game_spec(
 
 
 def native_options(settings: Settings) -> NativeOptions:
-    is_ram = settings.obs_type == "ram"
     return NativeOptions(
-        observation_type=2 if is_ram else int(settings.is_rgb),  # `ObservationType` there.
-        stack=1 if is_ram else settings.stack_num,
+        observation_type=2 if settings.is_ram else int(settings.is_rgb),  # `ObservationType` there.
+        stack=1 if settings.is_ram else settings.stack_num,
         height=settings.img_height,
         width=settings.img_width,
         frame_skip=settings.frameskip,
