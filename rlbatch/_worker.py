@@ -178,6 +178,15 @@ class Worker:
             and how long it waited for others, in seconds.
     """
 
+    # From the first `reset` on:
+    _observation: DictTensor  # To act on next.
+    _agent_info: DictTensor  # As `_info`, of the environments that run.
+    _info: DictTensor  # What a slot holds once, except for the state and the policy's version.
+    _is_fresh: bool  # Whether the agent's state is yet to be made.
+    # From the first `execute` on:
+    _state: DictTensor  # The agent's.
+    _first_info: DictTensor  # What slots hold once; until there are slots.
+
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]):
         self._recipe, self._allocate = recipe, allocate
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
