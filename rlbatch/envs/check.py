@@ -55,10 +55,11 @@ def check_env(
     """Walks through the contract of `VecEnv` with random actions.
 
     The environment is reset, stepped, and reset again, and all that once more with `step_into`
-    where it has that; it is not closed. What can not be seen from outside is not checked: whether a
-    terminal observation is the true one, seeds, and what a step before the very first reset does.
-    Logged as a warning is what is suspected: terminal observations that are each equal to what the
-    next episode begins with, and values outside the bounds of `env.observation_space`.
+    where it has that; it is not closed. Where it has `seed`, it is left as after `seed(0)`. What
+    can not be seen from outside is not checked: whether a terminal observation is the true one, and
+    what a step before the very first reset does. Logged as a warning is what is suspected: terminal
+    observations that are each equal to what the next episode begins with, values outside the bounds
+    of `env.observation_space`, and first observations that differ though the seed is the same.
 
     Args:
         env: The environment.
@@ -91,7 +92,7 @@ def check_env(
     walk.reset(DictTensor())
     if env.autoreset and walk.device.type == "cpu" and steps_into(env):
         _check_step_into(env, sample, n_steps)
-    suspected = list(_suspected(walk, n_steps))
+    suspected = [*_suspected(walk, n_steps), *_unseeded(walk)]
     for warning in suspected:
         logger.warning("check_env: %s", warning)
     return CheckReport(n_steps, walk.n_terminated, walk.n_truncated, tuple(suspected))
@@ -108,6 +109,23 @@ def _suspected(walk: _Walk, n_steps: int) -> Iterator[str]:
     for key in sorted(walk.outside):
         low, high = walk.bounds[key]
         yield f"{key} was outside the bounds of observation_space, {low.min()} to {high.max()}"
+
+
+def _unseeded(walk: _Walk) -> Iterator[str]:
+    """Resets twice with one seed, where the environment can be seeded."""
+    if not callable(getattr(walk.env, "seed", None)):
+        return
+    firsts = []
+    for _ in range(2):
+        walk.env.seed(0)  # type: ignore[attr-defined]
+        walk.reset(DictTensor())
+        firsts.append(walk.current.observation)
+    one, other = firsts
+    if differ := [key for key, tensor in one.items() if not _equal(tensor, other[key]).all()]:
+        yield (
+            f"{', '.join(differ)} of first observations differed with one seed; does all that is "
+            "drawn come from it (in Gymnasium by super().reset(seed=seed)), nothing from before?"
+        )
 
 
 def _check_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor], n_steps: int) -> None:

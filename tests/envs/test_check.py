@@ -53,7 +53,7 @@ def test_an_episode_that_ends_in_both_ways_counts_as_terminated():
             after["truncated"].copy_(after["terminated"])
             return (after, ran), (following, running)
 
-    assert check_env(Both([CountingGym(length=2)]), n_steps=8) == (8, 4, 0, ())
+    assert check_env(Both([CountingGym(length=2)]), n_steps=8)[:3] == (8, 4, 0)
 
 
 class ForgetsItsEnds(CountingEnv):
@@ -158,7 +158,7 @@ def test_a_check_that_saw_no_episode_end_says_so(caplog):
 
 
 def test_an_episode_that_is_cut_has_ended():
-    assert check_env(GymEnv([CountingGym(truncates=True)]), n_steps=3) == (3, 0, 1, ())
+    assert check_env(GymEnv([CountingGym(truncates=True)]), n_steps=3)[:3] == (3, 0, 1)
 
 
 def test_the_same_actions_are_drawn_in_every_check():
@@ -728,13 +728,42 @@ def test_large_rewards_of_an_episode_hide_nothing_in_the_next():
         check_env(Trade([1], autoreset=True), n_steps=2)
 
 
+class Drawn(CountingGym):
+    """Begins with a number that is drawn; from the seed, if it is told to."""
+
+    def __init__(self, is_seeded):
+        super().__init__()
+        self.observation_space = spaces.Box(0, 1, (1,), np.float64)
+        self.is_seeded = is_seeded
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed if self.is_seeded else None)
+        return self.np_random.random(1), {}
+
+    def step(self, action):
+        _, *rest = super().step(action)
+        return np.zeros(1), *rest
+
+
+@pytest.mark.parametrize("make_env", [GymEnv, GymEnvInf])
+def test_an_environment_that_draws_from_elsewhere_than_its_seed_is_suspected(make_env):
+    assert check_env(make_env([Drawn(True), Drawn(True)]), 20).warnings == ()
+    (warning,) = check_env(make_env([Drawn(True), Drawn(False)]), 20).warnings
+    assert warning.startswith("frame of first observations differed with one seed; ")
+
+
+def test_an_environment_without_seeds_is_not_asked_for_them():
+    assert not hasattr(CountingEnv, "seed")
+    assert check_env(CountingEnv([3], autoreset=True), 20).warnings == ()
+
+
 @pytest.mark.parametrize("number", [-1, 101])
 def test_values_outside_the_bounds_of_the_space_are_suspected(number):
-    env = GymEnvInf([CountingGym(length=3)])
-    assert check_env(env, 20).warnings == ()
-    env = GymEnvInf([CountingGym(number=number, length=3)])
     expected = "frame was outside the bounds of observation_space, 0 to 100"
-    assert check_env(env, 20).warnings == (expected,)
+    env = GymEnvInf([CountingGym(length=3)])
+    assert expected not in check_env(env, 20).warnings
+    env = GymEnvInf([CountingGym(number=number, length=3)])
+    assert expected in check_env(env, 20).warnings
 
 
 def test_every_part_outside_its_bounds_is_suspected():
