@@ -272,7 +272,7 @@ class NativeBatch(Batch):
             jobs = self._filled(ids, kind, columns)
             self._in_use, self._sent_in = (observations, after), os.getpid()
             outputs = ctypes.byref(self._outputs)
-            # Which copies the jobs.
+            # The library copies the jobs.
             self._library.rlb_batch_send(self._handle, len(ids), jobs.ctypes.data, outputs)
 
     def recv(self, n: int) -> np.ndarray:
