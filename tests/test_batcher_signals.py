@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from rlbatch import WorkerError, WorkerTimeoutError, wait_for_any
+from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError, wait_for_any
 from tests.batchers import make_batcher, sleeping
 from tests.helpers import CountingEnv
 from tests.processes import Timer
@@ -23,39 +23,35 @@ class Alarm(BaseException):
 
 
 @contextlib.contextmanager
-def alarm_raises(error):
-    """Has SIGALRM raise an error."""
+def alarm_after(seconds, error):
+    """Raises an error in the middle of a block, and nowhere else.
+
+    To block the signal elsewhere is not enough: one for the process goes to any of its threads,
+    and the handler runs in this one, now or later.
+    """
+    armed = False
 
     def handle(*_):
-        raise error
+        if armed:
+            raise error
 
-    before = signal.signal(signal.SIGALRM, handle)
     try:
+        armed = True
+        signal.signal(signal.SIGALRM, handle)
+        signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
     finally:
-        signal.signal(signal.SIGALRM, before)
-
-
-@contextlib.contextmanager
-def alarm_after(seconds):
-    """Sends SIGALRM in the middle of a block, and nowhere else."""
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+        armed = False
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
 @pytest.fixture
-def blocked_alarm():
-    """Keeps SIGALRM from arriving, and lets go of those that were sent."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})
+def alarms():
+    """Lets go of an alarm that comes after its block."""
+    before = signal.getsignal(signal.SIGALRM)
     yield
-    signal.signal(signal.SIGALRM, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGALRM})
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    time.sleep(0.1)
+    signal.signal(signal.SIGALRM, before)
 
 
 class Slow(CountingEnv):
@@ -67,19 +63,17 @@ class Slow(CountingEnv):
 
 
 @pytest.mark.parametrize(("n_processes", "most_s"), [(0, 1e-4), (1, 3e-3)])
-def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(
-    n_processes, most_s, blocked_alarm
-):
-    draw, n_alarms = random.Random(0), 0
+def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(n_processes, most_s, alarms):
+    draw, n_alarms, n_lost = random.Random(0), 0, 0
     lengths = [3, 5, 2]
     create = {"create_env": lambda seed: Slow(lengths, True), "env_args": {}}
-    with make_batcher(n_processes, **create) as batcher, alarm_raises(Alarm()):
+    with make_batcher(n_processes, **create) as batcher:
         batcher.reset()
         for _ in range(500):
             batcher.execute()
             found = None
             try:
-                with alarm_after(draw.uniform(1e-6, most_s)):
+                with alarm_after(draw.uniform(1e-6, most_s), Alarm()):
                     while found is None:
                         found, _ = batcher.get(blocking=False)
                     time.sleep(most_s)
@@ -87,12 +81,15 @@ def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(
                 n_alarms += 1
             try:
                 found = batcher.get()[0] if found is None else found
+            except CallOrderError:  # It came after `get`, before its result had a name.
+                n_lost += 1
+                continue
             except WorkerError as error:  # One in thousands comes while an answer is read.
                 if "the call that read it was interrupted" not in str(error):
                     raise
                 break
             assert found.trajectories["action/count"].shape == (len(lengths), 4)
-    assert n_alarms
+    assert n_lost < n_alarms / 10
 
 
 def test_no_process_is_left_where_ctrl_c_comes_while_it_is_made(monkeypatch):
@@ -133,19 +130,18 @@ def poll_for_ever(batcher):
         batcher.get(blocking=False)
 
 
-def test_an_error_of_a_handler_is_not_taken_for_one_of_a_pipe(blocked_alarm):
+def test_an_error_of_a_handler_is_not_taken_for_one_of_a_pipe(alarms):
     ours = TimeoutError("of the script")
     batcher = make_batcher(1, create_env=sleeping, env_args={})
     batcher.reset()
     batcher.execute()
-    with alarm_raises(ours):
-        for _ in range(20):
-            with pytest.raises(TimeoutError) as caught, alarm_after(1e-3):
-                poll_for_ever(batcher)
-            assert caught.value is ours
-        with pytest.raises(TimeoutError) as caught, alarm_after(0.1), Timer():
-            wait_for_any([batcher])
+    for _ in range(20):
+        with pytest.raises(TimeoutError) as caught, alarm_after(1e-3, ours):
+            poll_for_ever(batcher)
         assert caught.value is ours
+    with pytest.raises(TimeoutError) as caught, alarm_after(0.1, ours), Timer():
+        wait_for_any([batcher])
+    assert caught.value is ours
     batcher.close()
 
 
