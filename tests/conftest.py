@@ -38,6 +38,15 @@ def nothing_left() -> Iterator[None]:
 
 
 @pytest.fixture
+def alarms() -> Iterator[None]:
+    """Lets go of an alarm that comes after its block."""
+    before = signal.getsignal(signal.SIGALRM)
+    yield
+    time.sleep(0.1)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture
 def played_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PlayedGPU]:
     """A GPU that the CPU plays."""
     yield from play_gpu(monkeypatch)

@@ -18,6 +18,7 @@ import torch
 from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError
 from rlbatch._remote import RemoteWorker
 from rlbatch.envs import GymEnv
+from tests.alarms import AlarmAfter
 from tests.batchers import CountingAgent, Heavy, Sleeper, acquire, counting, make_batcher, sleeping
 from tests.helpers import CountingEnv, CountingGym, FailingGym
 from tests.processes import SOON_S, STARTED_S, Timer, alive, children, wait_for_end, worker_pids
@@ -638,17 +639,12 @@ def test_a_worker_that_does_not_read_is_reported():
             batcher.update(torch.zeros(10**7))
 
 
-def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started():
+def test_no_process_is_left_where_ctrl_c_comes_while_a_worker_is_started(alarms):
     # Far more than the pipe holds, so that sending it takes until the worker reads.
     arguments = {"weights": torch.zeros(4 * 10**6)}
     processes, descriptors = children(), set(os.listdir("/proc/self/fd"))
-    handler = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, 0.5)
-    try:
-        with pytest.raises(KeyboardInterrupt) as kept:  # With its frames.
-            make_batcher(1, agent_args=arguments)
-    finally:
-        signal.signal(signal.SIGALRM, handler)
+    with pytest.raises(KeyboardInterrupt) as kept, AlarmAfter(0.5, KeyboardInterrupt()):
+        make_batcher(1, agent_args=arguments)  # What is kept has its frames.
     assert children() == processes
     assert set(os.listdir("/proc/self/fd")) <= descriptors
     del kept

@@ -1,6 +1,5 @@
 """Handlers of signals that raise, as Ctrl-C's does, at moments that nobody chooses."""
 
-import contextlib
 import os
 import random
 import signal
@@ -11,47 +10,16 @@ import time
 import pytest
 
 from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError, wait_for_any
+from tests.alarms import AlarmAfter
 from tests.batchers import make_batcher, sleeping
 from tests.helpers import CountingEnv
 from tests.processes import Timer
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
+pytestmark = pytest.mark.usefixtures("nothing_left", "alarms")
 
 
 class Alarm(BaseException):
     """What a handler of this script raises."""
-
-
-@contextlib.contextmanager
-def alarm_after(seconds, error):
-    """Raises an error in the middle of a block, and nowhere else.
-
-    To block the signal elsewhere is not enough: one for the process goes to any of its threads,
-    and the handler runs in this one, now or later.
-    """
-    armed = False
-
-    def handle(*_):
-        if armed:
-            raise error
-
-    try:
-        armed = True
-        signal.signal(signal.SIGALRM, handle)
-        signal.setitimer(signal.ITIMER_REAL, seconds)
-        yield
-    finally:
-        armed = False
-        signal.setitimer(signal.ITIMER_REAL, 0)
-
-
-@pytest.fixture
-def alarms():
-    """Lets go of an alarm that comes after its block."""
-    before = signal.getsignal(signal.SIGALRM)
-    yield
-    time.sleep(0.1)
-    signal.signal(signal.SIGALRM, before)
 
 
 class Slow(CountingEnv):
@@ -63,7 +31,7 @@ class Slow(CountingEnv):
 
 
 @pytest.mark.parametrize(("n_processes", "most_s"), [(0, 1e-4), (1, 3e-3)])
-def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(n_processes, most_s, alarms):
+def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(n_processes, most_s):
     draw, n_alarms, n_lost = random.Random(0), 0, 0
     lengths = [3, 5, 2]
     create = {"create_env": lambda seed: Slow(lengths, True), "env_args": {}}
@@ -73,7 +41,7 @@ def test_a_batcher_goes_on_after_an_exception_at_any_moment_of_get(n_processes, 
             batcher.execute()
             found = None
             try:
-                with alarm_after(draw.uniform(1e-6, most_s), Alarm()):
+                with AlarmAfter(draw.uniform(1e-6, most_s), Alarm()):
                     while found is None:
                         found, _ = batcher.get(blocking=False)
                     time.sleep(most_s)
@@ -130,16 +98,16 @@ def poll_for_ever(batcher):
         batcher.get(blocking=False)
 
 
-def test_an_error_of_a_handler_is_not_taken_for_one_of_a_pipe(alarms):
+def test_an_error_of_a_handler_is_not_taken_for_one_of_a_pipe():
     ours = TimeoutError("of the script")
     batcher = make_batcher(1, create_env=sleeping, env_args={})
     batcher.reset()
     batcher.execute()
     for _ in range(20):
-        with pytest.raises(TimeoutError) as caught, alarm_after(1e-3, ours):
+        with pytest.raises(TimeoutError) as caught, AlarmAfter(1e-3, ours):
             poll_for_ever(batcher)
         assert caught.value is ours
-    with pytest.raises(TimeoutError) as caught, alarm_after(0.1, ours), Timer():
+    with pytest.raises(TimeoutError) as caught, AlarmAfter(0.1, ours), Timer():
         wait_for_any([batcher])
     assert caught.value is ours
     batcher.close()

@@ -4,31 +4,27 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from rlbatch.envs.atari import AtariVectorEnv
 from rlbatch.errors import CallOrderError
+from tests.alarms import AlarmAfter
 
 pytest.importorskip("ale_py")
+pytestmark = pytest.mark.usefixtures("alarms")
 
 N_ENVS = 64
 ACTIONS = np.zeros(N_ENVS, np.int64)
 
 
-@contextlib.contextmanager
-def interrupted_after(seconds: float) -> Iterator[None]:
-    """Expects that a block ends by Ctrl-C, which comes after so long."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def step_for_ever(env: AtariVectorEnv, actions: np.ndarray, results: list[tuple]) -> None:
+    # Not in the block that is interrupted: Python 3.11 may take the jump back to its first line for
+    # one that is outside.
+    while True:
+        results.append(env.step(actions))
 
 
 @pytest.mark.parametrize("num_threads", [1, 2])
@@ -40,24 +36,20 @@ def test_a_step_that_was_interrupted_can_be_received_or_left(num_threads, autore
     for _ in range(6):
         env.reset(seed=3)
         twin.reset(seed=3)
-        n_steps = 0
-        with interrupted_after(0.1):
-            while True:
-                observations = env.step(ACTIONS)[0]
-                n_steps += 1
+        results: list[tuple] = []
+        with pytest.raises(KeyboardInterrupt), AlarmAfter(0.1, KeyboardInterrupt()):
+            step_for_ever(env, ACTIONS, results)
         if env._batch.n_pending:  # As nearly always: it came while the library was at work.
             with pytest.raises(CallOrderError, match="send: expected a recv after the last"):
                 env.step(ACTIONS)
             observations = env.recv()[0]
-            n_steps += 1
             n_received += 1
-            for _ in range(n_steps):
+            for _ in range(len(results) + 1):
                 expected = twin.step(ACTIONS)[0]
             assert np.array_equal(observations, expected)
             assert np.array_equal(env.step(ACTIONS)[0], twin.step(ACTIONS)[0])
-            with interrupted_after(0.1):
-                while True:
-                    env.step(ACTIONS)
+            with pytest.raises(KeyboardInterrupt), AlarmAfter(0.1, KeyboardInterrupt()):
+                step_for_ever(env, ACTIONS, results)
     assert n_received
     assert np.array_equal(env.reset(seed=5)[0], twin.reset(seed=5)[0])
     assert np.array_equal(env.step(ACTIONS)[0], twin.step(ACTIONS)[0])
@@ -65,11 +57,15 @@ def test_a_step_that_was_interrupted_can_be_received_or_left(num_threads, autore
     twin.close()
 
 
+def reset_for_ever(env: AtariVectorEnv) -> None:
+    while True:
+        env.reset(seed=1)
+
+
 def test_a_reset_that_was_interrupted_begins_once_more() -> None:
     env, twin = AtariVectorEnv("pong", N_ENVS), AtariVectorEnv("pong", N_ENVS)
-    with interrupted_after(0.02):
-        while True:
-            env.reset(seed=1)
+    with pytest.raises(KeyboardInterrupt), AlarmAfter(0.02, KeyboardInterrupt()):
+        reset_for_ever(env)
     with contextlib.suppress(CallOrderError):
         env.step(ACTIONS)  # Whatever it says, it gives nobody a second job.
     assert np.array_equal(env.reset(seed=2)[0], twin.reset(seed=2)[0])
@@ -78,19 +74,12 @@ def test_a_reset_that_was_interrupted_begins_once_more() -> None:
     twin.close()
 
 
-def step_for_ever(env: AtariVectorEnv) -> None:
-    # Not in the block that is interrupted: Python 3.11 may take the jump back to its first line for
-    # one that is outside.
-    while True:
-        env.step(ACTIONS[:1])
-
-
 def test_environments_go_on_after_ctrl_c_at_any_moment() -> None:
     env, twin = AtariVectorEnv("pong", 1), AtariVectorEnv("pong", 1)
     for seconds in np.random.default_rng(0).uniform(5e-4, 2e-3, 500):
         env.reset()
-        with interrupted_after(seconds):
-            step_for_ever(env)
+        with pytest.raises(KeyboardInterrupt), AlarmAfter(seconds, KeyboardInterrupt()):
+            step_for_ever(env, ACTIONS[:1], [])
     assert np.array_equal(env.reset(seed=2)[0], twin.reset(seed=2)[0])
     env.close()
     twin.close()
