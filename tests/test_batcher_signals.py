@@ -135,6 +135,7 @@ def test_a_worker_tells_its_stack_while_threads_come_and_go(monkeypatch):
     for _ in range(200):
         with pytest.raises(WorkerTimeoutError):
             batcher.get(timeout=1e-3)
+    monkeypatch.setattr("rlbatch._remote._DUMP_WAIT_S", 2.0)
     with pytest.raises(WorkerTimeoutError, match="in step"):
         batcher.get(timeout=0.1)
     batcher.close()
