@@ -61,6 +61,7 @@ class Config(RunConfig):
         *("n_timesteps", "n_groups", "hidden_size"),
     )
     fractions: ClassVar[tuple[str, ...]] = (*RunConfig.fractions, "gae_lambda")
+    positive: ClassVar[tuple[str, ...]] = (*RunConfig.positive, "reward_scale")
 
     checkpoint_every: int = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of

@@ -251,9 +251,10 @@ def test_groups_take_turns_with_their_last_steps():
         ({"n_groups": 3}, r"n_timesteps: expected a multiple of n_groups \(3\), got 16"),
         ({"n_groups": 8, "n_envs": 12}, r"n_envs: expected a multiple of n_groups \(8\), got 12"),
         ({"asynchronous": True, "n_processes": 0}, "n_processes: expected 1 or more for asynchr"),
+        ({"reward_scale": 0.0}, r"reward_scale: expected more than 0, got 0\.0"),
     ],
 )
-def test_rejects_what_does_not_fit_together(options, message):
+def test_rejects_options(options, message):
     with pytest.raises(ValueError, match=message):
         Config(**options)
 
