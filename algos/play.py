@@ -23,7 +23,7 @@ class Options:
     output: Path = Path("episode.mp4")
     """The film; .mp4 or .gif."""
     seed: int = 0
-    """Of the episode."""
+    """Of the episode; from 0 to 2^63 - 1."""
     stochastic: bool | None = None
     """Whether the agent draws its actions, or takes the likeliest; None for as in the run's
     evaluations."""
@@ -33,10 +33,13 @@ def play(options: Options) -> float:
     """Plays an episode, and returns its return.
 
     Raises:
-        ValueError: The film's name has another ending; or the checkpoint is not of this version.
+        ValueError: The film's name has another ending, the seed is out of range, or the checkpoint
+            is not of this version.
     """
     if options.output.suffix not in (".mp4", ".gif"):
         raise ValueError(f"output: expected a name in .mp4 or .gif, got {options.output}")
+    if not 0 <= options.seed < 2**63:  # Of an int64, as agents get it.
+        raise ValueError(f"seed: expected from 0 to 2^63 - 1, got {options.seed}")
     content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
     config = saved_config(algorithm.Config, content, options.checkpoint)

@@ -33,6 +33,12 @@ def failing_env(seed, **faults):
     return GymEnv(envs, seed)
 
 
+def interrupted(call, seconds):
+    """Calls it, and sends a real Ctrl-C after so many seconds."""
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)).start()
+    call()
+
+
 def assert_unusable(batcher):
     with pytest.raises(CallOrderError, match="failed: a worker raised or died"):
         batcher.reset()
@@ -439,9 +445,8 @@ def test_a_worker_that_is_busy_is_interrupted_before_it_is_killed(tmp_path, fail
             with pytest.raises(WorkerError, match="failed on purpose"):
                 batcher.execute()
         else:
-            threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT)).start()
             with pytest.raises(KeyboardInterrupt):
-                batcher.execute()  # The first one waits for a step.
+                interrupted(batcher.execute, 0.5)  # The first one waits for a step.
         batcher.close()
     assert [path.name for path in tmp_path.iterdir()] == ["closed"]
 
@@ -535,9 +540,8 @@ def test_ctrl_c_in_close_ends_the_workers_at_once():
     batcher.reset()
     batcher.execute()
     for call in (batcher.get, batcher.close):
-        threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
         with pytest.raises(KeyboardInterrupt), Timer():
-            call()
+            interrupted(call, 0.3)
     assert not any(map(alive, processes))
     batcher.close()
 

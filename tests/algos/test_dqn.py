@@ -1,5 +1,6 @@
 """DQN: its loss, that it learns, and that a run can be resumed."""
 
+import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,9 @@ def test_a_run_can_be_played(tmp_path):
     assert 8 <= found <= 500
     assert play(options) == found
     assert result.n_steps == 160
+    for seed in (-1, 2**63):
+        with pytest.raises(ValueError, match=f"^seed: expected from 0 to 2.63 - 1, got {seed}$"):
+            play(dataclasses.replace(options, seed=seed))
 
 
 def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
