@@ -29,12 +29,18 @@ _CHECKED_AT_ONCE = 1 << 24  # Bytes; meanwhile twice as many are taken.
 class Batch:
     """What batches have in common, whatever steps their environments.
 
+    Args:
+        games: Their games; environment i plays `games[i % len(games)]`.
+        n_envs: How many environments there are.
+        settings: What is the same for all of them.
+        actions: Numbers of the actions that can be chosen; None for those of `games`.
+
     Attributes:
         n_envs: How many environments there are.
         settings: What is the same for all of them.
         games: The different games, or modes and difficulties of them.
         game_of: The game of each environment.
-        actions: Numbers of the actions that can be chosen, see `games.ACTIONS`; of all games.
+        actions: Numbers of the actions that can be chosen, see `games.ACTIONS`.
         shape: [n_envs, *observation_shape].
         device: Where they and their states are.
 
@@ -44,13 +50,19 @@ class Batch:
 
     device = torch.device("cpu")
 
-    def __init__(self, games: Sequence[Game], n_envs: int, settings: Settings):
+    def __init__(
+        self,
+        games: Sequence[Game],
+        n_envs: int,
+        settings: Settings,
+        actions: tuple[int, ...] | None = None,
+    ):
         check_count("n_envs", n_envs, 1)
         _check_fits(settings, games)
         self.n_envs, self.settings = int(n_envs), settings
         self.games = list(dict.fromkeys(games))
         self.game_of = [games[i % len(games)] for i in range(self.n_envs)]
-        self.actions = _actions(self.games, settings.full_action_space)
+        self.actions = actions or actions_of(games, settings.full_action_space)
         self.shape = (self.n_envs, *settings.observation_shape)
 
     def __reduce__(self) -> Any:
@@ -191,8 +203,11 @@ def _check_fits(settings: Settings, games: Sequence[Game]) -> None:
         raise ValueError(f"img_width: expected at most {SCREEN_WIDTH}, got {settings.img_width}")
 
 
-def _actions(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
-    # An action that a game of several does not accept does nothing there.
+def actions_of(games: Sequence[Game], full_action_space: bool) -> tuple[int, ...]:
+    """Returns the numbers of the actions that can be chosen in all of some games.
+
+    An action that a game of several does not accept does nothing there.
+    """
     if len({game.name for game in games}) > 1:
         return tuple(range(18))
     return games[0].legal_actions if full_action_space else games[0].minimal_actions

@@ -77,6 +77,7 @@ class DeviceBatch(Batch):
         settings: What is the same for all of them.
         device: Where they are. Kernels run on PyTorch's current stream of it.
         num_threads: Of the host, to find where resets lead to; 0 for one per core.
+        actions: Numbers of the actions that can be chosen; None for those of `games`.
 
     Attributes:
         device: As above.
@@ -96,8 +97,9 @@ class DeviceBatch(Batch):
         settings: Settings,
         device: torch.device,
         num_threads: int = 0,
+        actions: tuple[int, ...] | None = None,
     ):
-        super().__init__(games, n_envs, settings)
+        super().__init__(games, n_envs, settings, actions)
         self.device = device
         self._in_turn = list(games)  # A game may be there twice.
         self._kernels = device_code.device_kernels(self._in_turn, device)
@@ -376,8 +378,8 @@ class DeviceBatch(Batch):
 
     def _on_host(self, ids: list[int]) -> NativeBatch:
         """Returns a batch of the native library with these environments."""
-        batch = NativeBatch([self.game_of[i] for i in ids], len(ids), self.settings, 1)
-        batch.actions = self.actions  # What a state's header is checked against.
+        games = [self.game_of[i] for i in ids]
+        batch = NativeBatch(games, len(ids), self.settings, 1, actions=self.actions)
         batch.restore(list(range(len(ids))), self.save(ids))
         return batch
 

@@ -104,6 +104,7 @@ class NativeBatch(Batch):
         settings: What is the same for all of them.
         num_threads: How many threads, of which the caller's is one while it waits for results; 0
             for one per core that this process may use.
+        actions: Numbers of the actions that can be chosen; None for those of `games`.
         knows_all: Whether resets are known beforehand also where they depend on the timer or on
             a key: it takes up to a second per game. See NOTE [ known resets ] in `native/batch.h`.
             All threads find them, and end with that: the caller's alone steps.
@@ -126,10 +127,11 @@ class NativeBatch(Batch):
         settings: Settings,
         num_threads: int = 0,
         *,
+        actions: tuple[int, ...] | None = None,
         knows_all: bool = False,
     ):
         check_count("num_threads", num_threads, 0, MOST_THREADS)
-        super().__init__(games, n_envs, settings)
+        super().__init__(games, n_envs, settings, actions)
         self._library = _library()
         n_finders = num_threads or usable_cores()
         n_threads = 1 if knows_all else min(n_finders, n_envs)

@@ -19,6 +19,7 @@ from rlbatch._checks import (
     check_shape,
 )
 from rlbatch.dicttensor import DictTensor
+from rlbatch.envs.atari._batch import actions_of
 from rlbatch.envs.atari._device import DeviceBatch
 from rlbatch.envs.atari._device_steps import DeviceSteps
 from rlbatch.envs.atari._host_steps import Arrays, HostSteps
@@ -145,12 +146,15 @@ class AtariEnv(VecEnv):
         process = getattr(seed, "process", None)
         first = None if process is None else process * n_envs
         chosen = games_in_turn(named, mode, difficulty, n_envs, first)
+        # Of all, whichever of them this process plays: one agent acts in all processes.
+        actions = actions_of(named, settings.full_action_space)
         self._steps: HostSteps | DeviceSteps
         if self.device.type == "cuda" or plays_grid():
-            batch = DeviceBatch(chosen, n_envs, settings, self.device, num_threads)
-            self._steps = DeviceSteps(batch)
+            on_device = DeviceBatch(chosen, n_envs, settings, self.device, num_threads, actions)
+            self._steps = DeviceSteps(on_device)
         else:
-            self._steps = HostSteps(NativeBatch(chosen, n_envs, settings, num_threads))
+            on_host = NativeBatch(chosen, n_envs, settings, num_threads, actions=actions)
+            self._steps = HostSteps(on_host)
         self._batch = self._steps.batch
         self._n_resets = 0
         self._has_stepped = False

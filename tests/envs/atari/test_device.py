@@ -14,12 +14,14 @@ import ale_py
 import numpy as np
 import pytest
 import torch
+from gymnasium.spaces import Discrete
 
 from rlbatch import DictTensor, RL_Batcher
 from rlbatch.envs.atari import GAMES, AtariEnv, _device, _native_batch, device_code
 from rlbatch.envs.atari._device_steps import hint_at_more
 from rlbatch.envs.atari.games import CARTS
 from rlbatch.envs.atari.roms import guess_cart, rom_folder
+from rlbatch.seeding import Seed
 from scripts.cartridges import cartridge
 from tests.envs.atari.steps import LeaveAlone, MakeEnv, Walker, check_equal, check_steps
 from tests.played_gpu import GPU, PlayedGPU
@@ -277,6 +279,14 @@ def test_pictures_of_several_games(make: MakeEnv) -> None:
     for env in (native, kernels):
         env.reset()
     assert torch.equal(kernels.render([3, 0]).cpu(), native.render([3, 0]))
+
+
+def test_one_of_several_games_that_others_play_in_other_processes(make: MakeEnv) -> None:
+    """Freeway begins with FIRE where that can be chosen."""
+    for process in (0, 1):
+        options = {"games": ["pong", "freeway"], "n_envs": 1, "seed": Seed(9, 0, process)}
+        assert AtariEnv(**options).action_space == make(**options).action_space == Discrete(18)
+        check_same(make, 25, **options)
 
 
 def test_what_is_observed_is_what_to_act_on_where_a_life_is_lost(make: MakeEnv) -> None:

@@ -101,6 +101,21 @@ def test_modes_go_on_over_the_processes_of_a_batcher():
     assert not torch.equal(play(0, (0, 1)), expected)
 
 
+def test_several_games_have_the_same_actions_in_every_process_of_a_batcher():
+    class Mover(RL_Agent):
+        def __call__(self, state, observation, agent_info=None, history=None):
+            return DictTensor({"action": torch.full((observation.n_elems(),), 3)}), state
+
+    def play(n_processes):
+        env_args = {"games": ["pong", "breakout"], "n_envs": 2 // max(n_processes, 1)}
+        with RL_Batcher(40, Mover, {}, AtariEnv, env_args, n_processes, seeds=3) as batcher:
+            batcher.reset()
+            batcher.execute()
+            return batcher.get()[0].trajectories["_observation/frame"]
+
+    assert torch.equal(play(2), play(0))
+
+
 def test_seeds_decide_and_differ():
     def frames(seed, n_envs=3):
         env = AtariEnv("pong", n_envs, seed=seed, obs_type="ram", repeat_action_probability=0.25)
