@@ -21,7 +21,14 @@ from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend, cast
 from rlbatch.envs.base import Observation, VecEnv, checked_env_info
 from rlbatch.envs.spaces import Leaf
-from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
+from rlbatch.errors import (
+    CallOrderError,
+    DeviceMismatchError,
+    DtypeMismatchError,
+    EnvContractError,
+    ShapeError,
+    add_environment_note,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +59,8 @@ class GymEnv(VecEnv):
         TypeError: `gym_env` is neither, or a space is not supported.
         ValueError: The list is empty or holds one object twice, the spaces differ, or `gym_env`
             is an `AsyncVectorEnv` in the mode `NEXT_STEP` with `shared_memory=False`, which loses
-            steps; or the seed does not fit, see `rlbatch.seeding.env_seeds`.
+            steps, or for `GymEnvInf` one with `life_loss_info` in that mode; or the seed does not
+            fit, see `rlbatch.seeding.env_seeds`.
         KeyMismatchError: A part of the observation is named as one that `VecEnv` adds, such as
             `reward`, or two parts have one name.
 
@@ -77,6 +85,7 @@ class GymEnv(VecEnv):
         self._backend = backend(gym_env, seed)
         self.resets_late = self.autoreset and self._backend.resets_late
         if self.resets_late:
+            _check_resets(gym_env)
             _hint_at_late_resets()
         self.observation_space = self._backend.observation_space
         self.action_space = self._backend.action_space
@@ -195,6 +204,17 @@ class GymEnv(VecEnv):
         return _tensors(first)
 
 
+def _check_resets(env: Any) -> None:
+    # An Atari game may be `terminated` with every life, and go on.
+    own = env.unwrapped
+    options = {**(own.spec.kwargs if own.spec else {}), **vars(own)}
+    if options.get("life_loss_info") and not options.get("episodic_life"):
+        raise ValueError(
+            "gym_env: expected an environment that resets in the step after an end, got one with "
+            "life_loss_info, whose games go on; take the mode SAME_STEP, or AtariEnv"
+        )
+
+
 @functools.cache  # Once in a process.
 def _hint_at_late_resets() -> None:
     _log.warning(
@@ -215,7 +235,8 @@ class GymEnvInf(GymEnv):
     `observation/done` True, as nothing else has: leave it out of a loss. The modes `SAME_STEP`
     and `DISABLED` have no such steps.
 
-    Takes the arguments of `GymEnv`, and raises what it raises.
+    Takes the arguments of `GymEnv`, and raises what it raises. `step` raises `EnvContractError`
+    where the step that should only reset brings a reward.
 
     Example:
         >>> env = GymEnvInf([gymnasium.make("CartPole-v1", max_episode_steps=1)], seed=0)
@@ -256,6 +277,7 @@ class GymEnvInf(GymEnv):
         after, done = super()._observe(result, actions)
         if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
+            _check_no_rewards(result.reward, rows)
             # Among what this writes to is `done`.
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
@@ -280,6 +302,17 @@ class GymEnvInf(GymEnv):
         self._return[rows], self._length[rows] = 0, 0
         for key, array in observation.items():
             array[rows] = frames.get(key, key == "initial_state")
+
+
+def _check_no_rewards(reward: np.ndarray, rows: np.ndarray) -> None:
+    for row in rows.tolist():
+        if reward[row]:
+            error = EnvContractError(
+                "reward: expected 0 in the step after an end, which in the mode NEXT_STEP only "
+                f"resets, got {reward[row]}: this environment goes on there"
+            )
+            add_environment_note(error, row)
+            raise error
 
 
 def _any(flags: np.ndarray) -> bool:

@@ -180,6 +180,7 @@ class AtariVectorEnv(VectorEnv):
         self.closed = False
         self.num_envs, self.batch_size = num_envs, batch_size or num_envs
         self.grayscale, self.continuous = grayscale, continuous
+        self.episodic_life, self.life_loss_info = episodic_life, life_loss_info
         self.continuous_action_threshold = continuous_action_threshold
         self._make_spaces(settings)
         self._is_over = np.zeros(num_envs, np.bool_)  # The next step is a reset.

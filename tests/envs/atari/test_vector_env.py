@@ -1,6 +1,7 @@
 """`AtariVectorEnv` beside ale-py's, with no tolerance."""
 
 import warnings
+from functools import partial
 
 import gymnasium
 import numpy as np
@@ -10,10 +11,11 @@ from gymnasium.vector import AutoresetMode
 from gymnasium.wrappers.vector import RecordEpisodeStatistics
 
 from rlbatch import DictTensor
-from rlbatch.envs import GymEnvInf, check_env
+from rlbatch.envs import GymEnv, GymEnvInf, check_env
 from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
 from rlbatch.envs.atari.registration import register
-from rlbatch.errors import CallOrderError
+from rlbatch.errors import CallOrderError, EnvContractError
+from tests.envs.atari.steps import play
 
 ale_vector_env = pytest.importorskip("ale_py.vector_env")
 
@@ -394,6 +396,28 @@ def test_wrappers_and_gym_env_take_it():
 
 
 # --- Mistakes. ---
+
+
+@pytest.mark.parametrize("name", ["rlbatch/Breakout-v5", "ALE/Breakout-v5"])
+def test_lives_that_end_without_a_reset_are_refused_where_one_would_follow(name):
+    make = partial(gymnasium.make_vec, name, num_envs=1, life_loss_info=True)
+    for one in (RecordEpisodeStatistics(make()), AtariVectorEnv("pong", 1, life_loss_info=True)):
+        with pytest.raises(ValueError, match="^gym_env: expected an .*, got one with life_loss"):
+            GymEnvInf(one)
+        GymEnv(one).close()
+    GymEnvInf(make(autoreset_mode=AutoresetMode.SAME_STEP)).close()
+    GymEnvInf(make(episodic_life=True)).close()  # Which starts a new game.
+
+
+def test_no_reward_is_lost_in_a_reset_that_does_not_come():
+    """Of ale-py's own, which does not tell its options."""
+    options = {"life_loss_info": True, "reward_clipping": False, "frameskip": 8, "num_threads": 1}
+    env = GymEnvInf(ale_vector_env.AtariVectorEnv("riverraid", 2, **options), seed=[5, 6])
+    env.reset()
+    with pytest.raises(EnvContractError, match="^reward: expected 0 in the step after") as caught:
+        list(play(env, 1000))
+    assert caught.value.environment in (0, 1)
+    env.close()
 
 
 @pytest.mark.parametrize(
