@@ -10,7 +10,7 @@ the copy's files name the copy:
 
 from importlib.util import find_spec
 
-_NEEDED = ("tyro", "rich", "tensorboard", "matplotlib")
+_NEEDED = ("tyro", "rich", "tensorboard", "matplotlib", "imageio")
 if _missing := [name for name in _NEEDED if find_spec(name) is None]:
     raise ImportError(
         f"algos: expected {', '.join(_NEEDED)}, found no {', '.join(_missing)}: "

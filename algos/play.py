@@ -28,18 +28,22 @@ class Options:
     """Whether the agent draws its actions, or takes the likeliest; None for as in the run's
     evaluations."""
 
+    def __post_init__(self) -> None:
+        if self.output.suffix not in (".mp4", ".gif"):
+            raise ValueError(f"output: expected a name in .mp4 or .gif, got {self.output}")
+        if not self.output.parent.is_dir():
+            raise ValueError(f"output: expected a folder that exists, got {self.output.parent}")
+        if not 0 <= self.seed < 2**63:  # Of an int64, as agents get it.
+            raise ValueError(f"seed: expected from 0 to 2^63 - 1, got {self.seed}")
+
 
 def play(options: Options) -> float:
     """Plays an episode, and returns its return.
 
     Raises:
-        ValueError: The film's name has another ending, the seed is out of range, or the checkpoint
-            is not of this version.
+        FileNotFoundError: There is no checkpoint.
+        ValueError: It is not of this version.
     """
-    if options.output.suffix not in (".mp4", ".gif"):
-        raise ValueError(f"output: expected a name in .mp4 or .gif, got {options.output}")
-    if not 0 <= options.seed < 2**63:  # Of an int64, as agents get it.
-        raise ValueError(f"seed: expected from 0 to 2^63 - 1, got {options.seed}")
     content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
     config = saved_config(algorithm.Config, content, options.checkpoint)

@@ -7,6 +7,7 @@ Exits with 0 if Atari games run on the CPU, and on a GPU if there is one; else w
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import importlib.util
 import os
@@ -254,4 +255,6 @@ def _version(name: str) -> str | None:
 
 
 if __name__ == "__main__":
+    formatter = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser("rlbatch.doctor", None, __doc__, formatter_class=formatter).parse_args()
     sys.exit(main())

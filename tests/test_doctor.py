@@ -39,6 +39,13 @@ def test_this_machine_is_fine() -> None:
     assert ("GPU            ok" in result.stdout) == torch.cuda.is_available()
 
 
+def test_what_it_is_not_asked_is_an_error() -> None:
+    command = [sys.executable, "-m", "rlbatch.doctor", "--cuda"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "rlbatch.doctor: error: unrecognized arguments: --cuda" in result.stderr
+
+
 def test_it_names_what_is_missing_and_the_remedy() -> None:
     result = run(without="cupy")
     assert "pip install 'rlbatch[cuda13]'" in result.stdout

@@ -15,7 +15,8 @@ class DeviceEnv(VecEnv):
     """An environment on one device that looks as if it were on another.
 
     Nothing is copied where the two devices are one: tensors pass through as the same objects.
-    Attributes that are not found here are looked up in the environment.
+    Attributes that are not found here are looked up in the environment. Of those, `reset_where` is
+    moved likewise; what others return, such as `AtariEnv.observe`, is where the environment has it.
 
     Args:
         env: The environment. It is closed with this one.

@@ -1,6 +1,5 @@
 """DQN: its loss, that it learns, and that a run can be resumed."""
 
-import dataclasses
 import math
 from pathlib import Path
 from typing import Any
@@ -201,9 +200,16 @@ def test_a_run_can_be_played(tmp_path):
     assert 8 <= found <= 500
     assert play(options) == found
     assert result.n_steps == 160
+
+
+def test_options_of_play_that_make_no_sense(tmp_path):
     for seed in (-1, 2**63):
         with pytest.raises(ValueError, match=f"^seed: expected from 0 to 2.63 - 1, got {seed}$"):
-            play(dataclasses.replace(options, seed=seed))
+            Options("run", seed=seed)
+    with pytest.raises(ValueError, match="^output: expected a folder that exists, got .*/no$"):
+        Options("run", tmp_path / "no" / "film.gif")
+    with pytest.raises(ValueError, match="^output: expected a name in .mp4 or .gif, got film.avi$"):
+        Options("run", Path("film.avi"))
 
 
 def test_a_run_says_how_much_memory_it_takes(tmp_path, monkeypatch, capsys):
@@ -295,11 +301,6 @@ def test_weights_that_are_evaluated_stay_as_they_were(tmp_path, monkeypatch):
     assert (saved[0]["iteration"], under_way["iteration"]) == (6, 4)
     pairs = zip(saved[0]["model"].values(), under_way["weights"].values(), strict=True)
     assert any(not torch.equal(now, then) for now, then in pairs)
-
-
-def test_a_film_of_another_kind_is_refused():
-    with pytest.raises(ValueError, match="^output: expected a name in .mp4 or .gif, got film.avi$"):
-        play(Options("run", Path("film.avi")))
 
 
 @pytest.mark.parametrize("greedy", [False, True])
