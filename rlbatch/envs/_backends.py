@@ -32,6 +32,8 @@ from rlbatch.seeding import env_seeds
 
 Arrays = dict[str, np.ndarray]
 
+_OF_GYMNASIUM = SyncVectorEnv, AsyncVectorEnv
+
 # Beside the observation a step returns numbers.
 _REWARD = Leaf((), spaces.Box(-np.inf, np.inf, (), np.float64), (), np.dtype(np.float64))
 _FLAG = Leaf((), spaces.Discrete(2), (), np.dtype(np.bool_))
@@ -79,6 +81,9 @@ class Backend(Protocol):
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
         """Returns first observations of environments whose episode has just ended."""
+
+    def reset_some(self, numbers: Sequence[int]) -> Arrays:
+        """Resets environments wherever they are; returns their first observations."""
 
     def close(self) -> None:
         """Closes the environments."""
@@ -152,6 +157,9 @@ class EnvList:
                 raise
             frames.append(answer[0])
         return self._batch(numbers, frames)
+
+    def reset_some(self, numbers: Sequence[int]) -> Arrays:
+        return self.restart(numbers)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
         envs, results = self.envs, []
@@ -264,10 +272,25 @@ class Vector:
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
         if self._mode is AutoresetMode.DISABLED:
-            mask = np.zeros(self.n_envs, np.bool_)
-            mask[numbers] = True
-            self._reset(options={"reset_mask": mask})
-            self._ended &= ~mask
+            return self.reset_some(numbers)
+        return self._frames(numbers)
+
+    def reset_some(self, numbers: Sequence[int]) -> Arrays:
+        """Resets some; see `Backend`.
+
+        Raises:
+            TypeError: The environment may reset all of them, or none.
+        """
+        own = self.env.unwrapped
+        if not (self._mode is AutoresetMode.DISABLED or isinstance(own, _OF_GYMNASIUM)):
+            raise TypeError(
+                "reset_where: expected a list of environments, SyncVectorEnv, AsyncVectorEnv or "
+                f"the mode DISABLED, got {type(own).__name__} in the mode {self._mode.name}"
+            )
+        mask = np.zeros(self.n_envs, np.bool_)
+        mask[numbers] = True
+        self._reset(options={"reset_mask": mask})
+        self._ended &= ~mask
         return self._frames(numbers)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
@@ -304,7 +327,7 @@ class Vector:
 
     def _first_reset(self) -> None:
         """Seeds every environment; or, where that is not possible, all of them with one seed."""
-        if isinstance(self.env.unwrapped, (SyncVectorEnv, AsyncVectorEnv)):
+        if isinstance(self.env.unwrapped, _OF_GYMNASIUM):
             self._reset(seed=self._seeds)
             return
         # Atari's take signed integers of 32 bits.

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from rlbatch._checks import check_has_keys
+from rlbatch._checks import check_device, check_dtype, check_has_keys, check_shape
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend, cast
 from rlbatch.envs.base import Observation, VecEnv, checked_env_info
@@ -247,11 +247,59 @@ class GymEnvInf(GymEnv):
     """
 
     autoreset = True
+    _current: DictTensor | None = None  # What to act on, where it is kept.
 
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment; see `GymEnv.reset`."""
         self._resetting = np.zeros(self.n_envs(), np.bool_)
-        return super().reset(env_info)
+        self._current, everyone = super().reset(env_info)
+        return self._current, everyone
+
+    def reset_where(self, chosen: torch.Tensor) -> Observation:
+        """Starts an episode in some environments, and leaves the others where they are.
+
+        With the `env_info` of the last `reset`, but its seeds: the random streams go on. For lists
+        of environments, for `SyncVectorEnv` and `AsyncVectorEnv`, and for what else has the mode
+        `DISABLED`.
+
+        Args:
+            chosen: [n_envs] bool, on the CPU.
+
+        Returns:
+            What to act on now, of all environments, and their numbers.
+
+        Raises:
+            CallOrderError: Before the first `reset`, or after `step_into`, which keeps nothing.
+            TypeError: It is not a tensor; or the environment is of another kind.
+            DtypeMismatchError: It is not a bool.
+            ShapeError, DeviceMismatchError: It is not as above.
+
+        Example:
+            >>> env = GymEnvInf([gymnasium.make("CartPole-v1") for _ in range(2)], seed=0)
+            >>> _ = env.reset()
+            >>> _ = env.step(DictTensor({"action": torch.tensor([0, 1])}))
+            >>> env.reset_where(torch.tensor([True, False]))[0]["episode_length"]
+            tensor([0, 1])
+        """
+        if self._current is None:
+            raise CallOrderError("reset_where: expected a reset or a step before, got none")
+        if not isinstance(chosen, torch.Tensor):
+            raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
+        check_device("chosen", chosen, self.device, "env.reset_where")
+        check_dtype("chosen", chosen, torch.bool)
+        check_shape("chosen", chosen, (self.n_envs(),))
+        rows = chosen.numpy().nonzero()[0]
+        if len(rows):
+            following = {key: tensor.numpy().copy() for key, tensor in self._current.items()}
+            self._start(following, self._backend.reset_some(rows.tolist()), rows)
+            self._resetting[rows] = False
+            self._current = _tensors(following)
+        return self._current, self._running
+
+    def step(self, action: DictTensor) -> tuple[Observation, Observation]:
+        """Steps all environments; see `GymEnv.step`."""
+        after, (self._current, everyone) = super().step(action)
+        return after, (self._current, everyone)
 
     def step_into(self, action: DictTensor, after: Arrays, following: Arrays) -> None:
         """Steps all environments like `step`, which it spares most of its allocations.
@@ -265,6 +313,7 @@ class GymEnvInf(GymEnv):
             CallOrderError: Before the first `reset`.
             KeyMismatchError, ShapeError, DtypeMismatchError, DeviceMismatchError: See `step`.
         """
+        self._current = None
         actions = self._actions(action)
         observation, done = self._observe(self._backend.step(self._numbers, actions), actions)
         for key, array in observation.items():

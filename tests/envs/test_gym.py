@@ -12,7 +12,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, gym
-from rlbatch.errors import CallOrderError
+from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
 from tests.helpers import BACKENDS, CountingGym, actions, gym_env
 
 # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
@@ -36,10 +36,11 @@ DTYPES = {
 }
 
 
-def play_by_hand(env, tape, seed=None, late=False) -> Iterator[tuple[dict, dict]]:
+def play_by_hand(env, tape, seed=None, late=False, resets=()) -> Iterator[tuple[dict, dict]]:
     """Yields what is acted on and what that leads to, episode after episode.
 
     `late`: the reset is a step of its own, which acts on the terminal observation.
+    `resets`: before which steps an episode is broken off.
     """
 
     def first():
@@ -48,7 +49,9 @@ def play_by_hand(env, tape, seed=None, late=False) -> Iterator[tuple[dict, dict]
         return {"frame": frame, **FLAGS, **counts}
 
     now, seed = first(), None
-    for action in tape:
+    for t, action in enumerate(tape):
+        if t in resets:
+            now = first()
         if late and now["done"]:
             after = first()
         else:
@@ -101,6 +104,64 @@ def test_auto_resetting_trajectories_equal_those_of_environments_stepped_by_hand
             n_truncated += int(after["truncated"].sum())
     assert n_terminated >= 5
     assert n_truncated >= 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_some_environments_begin_anew_and_the_others_go_on(backend):
+    tape, late = random_tape(400, 3), backend.endswith("NEXT_STEP")
+    chosen = torch.rand(400, 3, generator=torch.Generator().manual_seed(1)) < 0.1
+    by_hand = [
+        play_by_hand(make_cartpole(), tape[:, b].tolist(), seed, late, chosen[:, b].nonzero())
+        for b, seed in enumerate(SEEDS)
+    ]
+    n_after_an_end = 0
+    with closing(GymEnvInf(gym_env(backend, [make_cartpole] * 3), seed=SEEDS)) as env:
+        now, _ = env.reset()
+        for mask, action, pairs in zip(chosen, tape, zip(*by_hand, strict=True), strict=True):
+            n_after_an_end += int((mask & now["done"]).sum())
+            now, running = env.reset_where(mask)
+            assert running.tolist() == [0, 1, 2]
+            assert_rows_equal(now, [before for before, _ in pairs])
+            (after, _), (now, _) = env.step(DictTensor({"action": action}))
+            assert_rows_equal(after, [led_to for _, led_to in pairs])
+    assert (n_after_an_end > 0) == late
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error"),
+    [
+        ([True, False], TypeError),
+        (torch.ones(2), DtypeMismatchError),
+        (torch.ones(3, dtype=torch.bool), ShapeError),
+        (torch.ones(2, dtype=torch.bool, device="meta"), DeviceMismatchError),
+    ],
+)
+def test_a_mask_that_is_none_is_refused(chosen, error):
+    env = GymEnvInf([CountingGym(), CountingGym()])
+    env.reset()
+    with pytest.raises(error, match=r"^(env.reset_where: )?chosen: expected .*, got "):
+        env.reset_where(chosen)
+
+
+def test_some_environments_begin_anew_only_after_a_reset_or_a_step():
+    env, everyone = GymEnvInf([CountingGym()], seed=0), torch.ones(1, dtype=torch.bool)
+    with pytest.raises(CallOrderError, match="^reset_where: expected a reset or a step before"):
+        env.reset_where(everyone)
+    now, _ = env.reset()
+    arrays = {key: tensor.numpy() for key, tensor in now.items()}
+    env.step_into(actions(1), arrays, arrays)
+    with pytest.raises(CallOrderError, match="^reset_where: expected a reset or a step before"):
+        env.reset_where(everyone)
+    env.step(actions(1))
+    assert env.reset_where(everyone)[0]["frame"].tolist() == [[0, 1, 0]]
+
+
+def test_a_vector_environment_that_may_reset_all_is_refused():
+    one = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    env = GymEnvInf(one, seed=0)
+    env.reset()
+    with pytest.raises(TypeError, match="^reset_where: expected a list .*, got CartPoleVectorEnv"):
+        env.reset_where(torch.tensor([True, False]))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
