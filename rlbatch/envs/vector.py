@@ -43,8 +43,8 @@ def to_gymnasium(env: VecEnv, as_numpy: bool = False) -> VectorEnv:
     `reset` takes a `seed` if the environment has a method of that name: an int, which is spread
     over the environments as `rlbatch.seeding.env_seeds` does it, or one for each of them. And it
     takes `options={"reset_mask": mask}` [n_envs] bool if the environment has `reset_where`.
-    `AtariEnv` has both. `render` returns what the environment's own `render` does, if there is one,
-    as in `AtariEnv`: a tensor [n_envs, height, width, 3] uint8.
+    `GymEnvInf` and `AtariEnv` have both. `render` returns what the environment's own `render` does,
+    if there is one, as in `AtariEnv`: a tensor [n_envs, height, width, 3] uint8.
 
     Args:
         env: One with `autoreset` and both spaces. It is closed with this one, whose attribute
