@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from multiprocessing.connection import wait
@@ -13,6 +14,8 @@ from rlbatch._remote import IMPORT_TIMEOUT_S, RemoteWorker, stop_workers, timed_
 from rlbatch._slots import Layout, SlotWriter
 from rlbatch._worker import Command, Done, Ready, Recipe, no_stats
 from rlbatch.errors import EnvContractError
+
+_log = logging.getLogger(__name__)
 
 LIVENESS_S = 0.25  # How often it is looked whether workers that are waited for are alive.
 
@@ -50,7 +53,8 @@ class Crew:
                 what it needs; None for any time.
 
         Raises:
-            EnvContractError: They have unequal numbers of environments, or none.
+            EnvContractError: They have unequal numbers of environments, or none, or not all
+                of these reset themselves.
             WorkerError: One failed.
             WorkerTimeoutError: They took too long.
         """
@@ -64,15 +68,9 @@ class Crew:
             for worker in self.workers:  # Now that all are starting.
                 worker.start()
         ready = self._gather_ready(timeout)
-        n_envs = [worker.n_envs for worker in ready]
-        if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
-            raise EnvContractError(
-                f"create_env: expected as many environments in every process, got {n_envs}"
-            )
-        if not n_envs[0]:
-            raise EnvContractError("create_env: expected at least one environment, got none")
-        self.autoreset = ready[0].autoreset
-        self.parts = [range(k * n_envs[0], (k + 1) * n_envs[0]) for k in range(len(ready))]
+        _check_alike(ready)
+        n_envs, self.autoreset, _ = ready[0]
+        self.parts = [range(k * n_envs, (k + 1) * n_envs) for k in range(len(ready))]
         for worker, part in zip(self.workers, self.parts, strict=True):
             worker.first_env = part.start
 
@@ -151,3 +149,25 @@ class Crew:
     def stop(self, grace_s: float) -> None:
         """Ends all workers, which have so many seconds to end by themselves."""
         stop_workers(self.workers, grace_s)
+
+
+def _check_alike(workers: Sequence[Ready]) -> None:
+    n_envs = [worker.n_envs for worker in workers]
+    if len(set(n_envs)) > 1:  # They would be given seeds that repeat.
+        raise EnvContractError(
+            f"create_env: expected as many environments in every process, got {n_envs}"
+        )
+    if not n_envs[0]:
+        raise EnvContractError("create_env: expected at least one environment, got none")
+    autoresets = [worker.autoreset for worker in workers]
+    if len(set(autoresets)) > 1:
+        raise EnvContractError(
+            f"create_env: expected autoreset to be the same in every process, got {autoresets}"
+        )
+    spaces = dict.fromkeys(worker.action_space for worker in workers)
+    if len(spaces) > 1:  # An agent may know what it does.
+        _log.warning(
+            "create_env: expected one action space in every process, got %s: the same agent acts "
+            "in all of them",
+            ", ".join(spaces),
+        )

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from rlbatch._slots import Layout, SlotWriter
-from rlbatch._worker import Command, Done, Ready, Recipe, Worker, seed_generators
+from rlbatch._worker import Command, Done, Recipe, Worker, seed_generators
 
 _Returned = TypeVar("_Returned")
 
@@ -40,7 +40,7 @@ class LocalWorker:
         self._generators: Any = None
         self._device = recipe.device
         self._worker = self._as_in_a_process(_new_worker, recipe, allocate)
-        self._reply: Any = Ready(self._worker.n_envs, self._worker.autoreset)
+        self._reply: Any = self._worker.ready
 
     @staticmethod
     def pack(command: Command, *arguments: Any) -> tuple:

@@ -33,7 +33,6 @@ from rlbatch._worker import (
     Failure,
     Imported,
     NeedSlots,
-    Ready,
     Recipe,
     Slots,
     Worker,
@@ -69,7 +68,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     is_parent_gone = False
     try:
         worker, device = _make_worker(connection)
-        _send(connection, Ready(worker.n_envs, worker.autoreset))
+        _send(connection, worker.ready)
         while command is not Command.CLOSE:
             started = time.perf_counter()
             command, arguments = _load(_received(connection, received_message))

@@ -133,6 +133,7 @@ class Ready(NamedTuple):
 
     n_envs: int
     autoreset: bool
+    action_space: str  # Of Gymnasium; of others nothing is known.
 
 
 class NeedSlots(NamedTuple):
@@ -210,6 +211,13 @@ class Worker:
         self._running = torch.empty(0, dtype=torch.int64, device="cpu")
         self._policy_version = 0
         self._is_closed = False
+
+    @property
+    def ready(self) -> Ready:
+        """What the batcher has to know before the first command."""
+        space = getattr(self.env, "action_space", None)
+        is_known = type(space).__module__.startswith("gymnasium.")
+        return Ready(self.n_envs, self.autoreset, repr(space) if is_known else "")
 
     def reset(self, agent_info: DictTensor, env_info: DictTensor, first: int) -> int:
         """Starts episodes in all environments; the agent's state follows at the first step.

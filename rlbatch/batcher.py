@@ -132,7 +132,8 @@ class RL_Batcher:
         ValueError: A count is too small, a seed is negative, there are too many or too few seeds,
             `env_args` holds a `seed`, or there is no such device.
         ShapeError, DeviceMismatchError: An info does not have one row, or is not on the CPU.
-        EnvContractError: The processes have unequal numbers of environments, or none.
+        EnvContractError: The processes have unequal numbers of environments, or none, or not all
+            of these reset themselves.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
         WorkerTimeoutError: They took longer than `timeout`.

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from gymnasium import spaces
 
 from rlbatch import (
     CallOrderError,
@@ -333,6 +334,46 @@ def test_processes_of_unequal_size_are_refused():
         make_batcher(
             2, create_env=lambda seed: CountingEnv([3] * (4 - 2 * seed.process)), env_args={}
         )
+
+
+def test_processes_of_both_kinds_of_environments_are_refused():
+    with pytest.raises(
+        EnvContractError, match=r"expected autoreset .* in every process, got \[False, True\]$"
+    ):
+        make_batcher(
+            2,
+            create_env=lambda seed: CountingEnv([3], autoreset=bool(seed.process)),
+            env_args={},
+        )
+
+
+def test_processes_with_other_actions_bring_a_warning(caplog):
+    """Not an error: an agent may know which of its actions an environment has."""
+    seen = []
+    for n_processes, first in ((0, 2), (2, 3), (2, 2)):
+        caplog.clear()
+        n_actions = [first, 3]
+
+        def create_env(seed, n_actions=n_actions):
+            env = CountingEnv([3])
+            env.action_space = spaces.Discrete(n_actions[seed.process])
+            return env
+
+        make_batcher(n_processes, create_env=create_env, env_args={}).close()
+        seen.append(caplog.messages)
+    assert seen[:2] == [[], []]
+    (message,) = seen[2]
+    assert "expected one action space in every process, got Discrete(2), Discrete(3)" in message
+
+
+def test_spaces_of_others_are_not_compared(caplog):
+    def create_env(seed):
+        env = CountingEnv([3])
+        env.action_space = object()
+        return env
+
+    make_batcher(2, create_env=create_env, env_args={}).close()
+    assert not caplog.messages
 
 
 def test_a_batch_of_no_environments_is_refused():
