@@ -279,11 +279,11 @@ class Vector:
         """Resets some; see `Backend`.
 
         Raises:
-            TypeError: The environment may reset all of them, or none.
+            NotImplementedError: The environment may reset all of them, or none.
         """
         own = self.env.unwrapped
         if not (self._mode is AutoresetMode.DISABLED or isinstance(own, _OF_GYMNASIUM)):
-            raise TypeError(
+            raise NotImplementedError(
                 "reset_where: expected a list of environments, SyncVectorEnv, AsyncVectorEnv or "
                 f"the mode DISABLED, got {type(own).__name__} in the mode {self._mode.name}"
             )

@@ -28,6 +28,7 @@ _DTYPES = {
     "episode_length": torch.int64,
 }
 _MOST_NAMED = 10  # Environments in a message.
+_N_RESETS = 10  # Of some environments.
 _ENOUGH = 5  # Ends of episodes, to suspect something of all of them.
 
 
@@ -54,12 +55,13 @@ def check_env(
 ) -> CheckReport:
     """Walks through the contract of `VecEnv` with random actions.
 
-    The environment is reset, stepped, and reset again, and all that once more with `step_into`
-    where it has that; it is not closed. Where it has `seed`, it is left as after `seed(0)`. What
-    can not be seen from outside is not checked: whether a terminal observation is the true one, and
-    what a step before the very first reset does. Logged as a warning is what is suspected: terminal
-    observations that are each equal to what the next episode begins with, values outside the bounds
-    of `env.observation_space`, and first observations that differ though the seed is the same.
+    The environment is reset, stepped, and reset again, and all that once more with `step_into` and
+    with `reset_where`, where it has them and resets itself; it is not closed. Where it has `seed`,
+    it is left as after `seed(0)`. What can not be seen from outside is not checked: whether a
+    terminal observation is the true one, and what a step before the very first reset does. Logged
+    as a warning is what is suspected: terminal observations that are each equal to what the next
+    episode begins with, values outside the bounds of `env.observation_space`, and first
+    observations that differ though the seed is the same.
 
     Args:
         env: The environment.
@@ -92,6 +94,8 @@ def check_env(
     walk.reset(DictTensor())
     if env.autoreset and walk.device.type == "cpu" and steps_into(env):
         _check_step_into(env, sample, n_steps)
+    if env.autoreset and callable(getattr(env, "reset_where", None)):
+        _check_reset_where(env, sample)
     suspected = [*_suspected(walk, n_steps), *_unseeded(walk)]
     for warning in suspected:
         logger.warning("check_env: %s", warning)
@@ -137,6 +141,14 @@ def _check_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor], n_
         raise EnvContractError(f"with step_into: {error}") from error.__cause__
 
 
+def _check_reset_where(env: VecEnv, sample_action: Callable[[int], DictTensor]) -> None:
+    walk = _Walk(env, sample_action)
+    with contextlib.suppress(NotImplementedError):  # Not for all that the class can be made of.
+        for number in range(_N_RESETS):
+            walk.reset_where(walk.everyone % 2 == number % 2)
+            walk.step()
+
+
 class _Seen(NamedTuple):
     """What the environment returned, and a copy on the CPU made at once."""
 
@@ -172,6 +184,21 @@ class _Walk:
         # Those whose next step is the reset, and not a step of an episode.
         self.late = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
         self.check_first(first.observation, "reset", first.numbers)
+
+    def reset_where(self, chosen: torch.Tensor) -> None:
+        """Starts episodes in some environments, and checks what comes."""
+        before = self.current.observation
+        (now,) = self.take([self.env.reset_where(chosen.to(self.device))], "reset_where")  # type: ignore[attr-defined]
+        _expect_equal(now.numbers, self.everyone, "reset_where: returns all environments, in order")
+        for counts in (self.length, self.total, self.magnitude):
+            counts[chosen] = 0
+        self.late &= ~chosen
+        self.check_first(now.observation.index(chosen), "reset_where", self.everyone[chosen])
+        for key, tensor in before.items():
+            clause = f"reset_where: leaves {key} of the others as it was"
+            kept = now.observation[key][~chosen]
+            _expect_equal(kept, tensor[~chosen], clause, self.everyone[~chosen])
+        self.current = now
 
     def step(self) -> None:
         """Steps once, and checks what comes. Where nothing runs any more, resets before.

@@ -270,7 +270,8 @@ class GymEnvInf(GymEnv):
 
         Raises:
             CallOrderError: Before the first `reset`, or after `step_into`, which keeps nothing.
-            TypeError: It is not a tensor; or the environment is of another kind.
+            NotImplementedError: The environment is of another kind.
+            TypeError: It is not a tensor.
             DtypeMismatchError: It is not a bool.
             ShapeError, DeviceMismatchError: It is not as above.
 

@@ -5,6 +5,7 @@ import math
 from contextlib import closing
 from functools import partial
 
+import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -692,6 +693,46 @@ def test_a_step_into_is_for_what_resets_itself_on_the_cpu(played_gpu):
 
     assert check_env(Elsewhere([2], autoreset=True, device="cuda"), n_steps=4).n_terminated == 2
     assert check_env(Elsewhere([2]), n_steps=4).n_terminated == 2  # Which does not reset itself.
+
+
+class ResetsSome(GymEnvInf):
+    """Has a `reset_where` of its own that may be wrong."""
+
+    def __init__(self, fault):
+        super().__init__([CountingGym(k, 8) for k in range(3)], seed=0)
+        self.fault = fault
+
+    def reset_where(self, chosen):
+        if self.fault == "nobody":
+            return super().reset_where(chosen & False)
+        if self.fault == "everybody":
+            return super().reset_where(chosen | True)
+        now, everyone = super().reset_where(chosen)
+        if self.fault == "few":
+            return now.index(chosen), everyone[chosen]
+        if self.fault == "count":
+            self._length[:] = 5
+        return now, everyone
+
+
+@pytest.mark.parametrize(
+    ("fault", "clause"),
+    [
+        ("nobody", "reset_where: initial_state is True"),
+        ("everybody", "reset_where: leaves frame of the others as it was, of environments"),
+        ("few", "reset_where: returns all environments"),
+        ("count", "step: episode_length counts"),
+    ],
+)
+def test_a_reset_of_some_is_looked_at_too(fault, clause):
+    check_env(ResetsSome(None), n_steps=20)
+    with pytest.raises(EnvContractError, match=clause):
+        check_env(ResetsSome(fault), n_steps=20)
+
+
+def test_a_reset_of_some_that_is_not_offered_is_left_alone():
+    one = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
+    assert check_env(GymEnvInf(one, seed=0)).n_terminated > 0
 
 
 def test_rewards_of_both_signs_may_be_large():
