@@ -138,17 +138,20 @@ class EnvList:
         for env, seed in zip(self.envs, self._seeds, strict=True):
             if seed is not None:
                 _seed_actions(env, seed)
-        frames = self.restart(range(self.n_envs))
+        frames = self._reset(range(self.n_envs), self._seeds)
         self._seeds = [None] * self.n_envs
         return frames
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
+        return self._reset(numbers, [None] * self.n_envs)
+
+    def _reset(self, numbers: Sequence[int], seeds: Sequence[int | None]) -> Arrays:
         frames = []
         for number in numbers:
             options = self._options[number]
             try:
                 answer = self.envs[number].reset(
-                    seed=self._seeds[number],
+                    seed=seeds[number],
                     options=copy.deepcopy(options),  # It may change them.
                 )
                 _check_answer("reset", "(observation, info)", answer, 2)

@@ -87,6 +87,8 @@ class GymEnv(VecEnv):
         if self.resets_late:
             _check_resets(gym_env)
             _hint_at_late_resets()
+        # A wrapper may give one to a reset.
+        self._has_own_rewards = isinstance(gym_env, VectorEnv) and gym_env.unwrapped is gym_env
         self.observation_space = self._backend.observation_space
         self.action_space = self._backend.action_space
         self._action_leaves = self._backend.action_leaves
@@ -236,7 +238,7 @@ class GymEnvInf(GymEnv):
     and `DISABLED` have no such steps.
 
     Takes the arguments of `GymEnv`, and raises what it raises. `step` raises `EnvContractError`
-    where the step that should only reset brings a reward.
+    where the step that should only reset brings a reward, if there is no wrapper.
 
     Example:
         >>> env = GymEnvInf([gymnasium.make("CartPole-v1", max_episode_steps=1)], seed=0)
@@ -327,7 +329,8 @@ class GymEnvInf(GymEnv):
         after, done = super()._observe(result, actions)
         if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
-            _check_no_rewards(result.reward, rows)
+            if self._has_own_rewards:
+                _check_no_rewards(result.reward, rows)
             # Among what this writes to is `done`.
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from gymnasium.wrappers.vector import TransformReward
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, gym
@@ -365,6 +366,36 @@ def test_a_reset_in_the_place_of_a_late_one_starts_a_count_of_its_own():
     assert not after["initial_state"].any()
     assert after["episode_length"].tolist() == [1]
     assert after["reward"].tolist() == [1.0]
+
+
+def test_a_reward_that_a_wrapper_gives_to_a_reset_is_left_out():
+    vector = gym_env("sync-NEXT_STEP", [partial(CountingGym, length=2)])
+    env = GymEnvInf(TransformReward(vector, lambda reward: reward - 0.5), seed=0)
+    env.reset()
+    rewards = [env.step(actions(1))[0][0]["reward"].item() for _ in range(4)]
+    assert rewards == [0.5, 1.5, 0, 0.5]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_seed_waits_for_the_next_reset(backend):
+    def starts(seeds):
+        with closing(GymEnvInf(gym_env(backend, [make_cartpole]), seed=0)) as env:
+            firsts = [env.reset()[0]["frame"]]
+            if seeds:
+                env.seed(7)
+            for action in random_tape(60, 1):
+                (after, _), (following, _) = env.step(DictTensor({"action": action}))
+                for observation in (after, following):
+                    if observation["initial_state"]:
+                        firsts.append(observation["frame"])
+            firsts.append(env.reset_where(torch.tensor([True]))[0]["frame"])
+            return torch.cat(firsts), env.reset()[0]["frame"]
+
+    (before, first), (expected, other) = starts(seeds=True), starts(seeds=False)
+    assert len(expected) > 3
+    assert torch.equal(before, expected)
+    assert not torch.equal(first, other)
+    assert torch.equal(first, GymEnvInf([make_cartpole()], seed=7).reset()[0]["frame"])
 
 
 def test_what_a_step_has_returned_is_the_callers():
