@@ -167,7 +167,9 @@ def frame_statistics(env_id: str, seed: int) -> tuple[torch.Tensor, torch.Tensor
 class UntilDone(VecEnv):
     """Plays one episode in each environment of a batch that resets itself.
 
-    Environments whose episode has ended play on, with their first action, where nobody looks.
+    Environments whose episode has ended play on, with their first action, where nobody looks. They
+    draw from their random streams there, so give each `reset` seeds, as the examples do, if it is
+    not to depend on who else plays.
 
     Args:
         env: With `autoreset`; owned from here on.

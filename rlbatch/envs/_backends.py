@@ -28,7 +28,7 @@ from rlbatch.errors import (
     ShapeError,
     add_environment_note,
 )
-from rlbatch.seeding import env_seeds
+from rlbatch.seeding import derived_seed, env_seeds
 
 Arrays = dict[str, np.ndarray]
 
@@ -89,8 +89,13 @@ class Backend(Protocol):
         """Closes the environments."""
 
 
-def backend(gym_env: Any, seed: int | Sequence[int] | None) -> Backend:
+def backend(gym_env: Any, seed: int | Sequence[int] | None, plays_on: bool) -> Backend:
     """Returns the backend for what a user passes to `GymEnv`.
+
+    Args:
+        gym_env: A list of environments, or a vector environment.
+        seed: Of the first reset.
+        plays_on: Whether some are stepped and others not.
 
     Raises:
         TypeError: `gym_env` is neither a list of environments nor a vector environment.
@@ -98,7 +103,7 @@ def backend(gym_env: Any, seed: int | Sequence[int] | None) -> Backend:
             alone, or can not forget a pending reset.
     """
     if isinstance(gym_env, VectorEnv):
-        return Vector(gym_env, seed)
+        return Vector(gym_env, seed, plays_on)
     if not isinstance(gym_env, (list, tuple)):
         raise TypeError(
             f"gym_env: expected a list of gymnasium environments or a VectorEnv, got {gym_env!r}"
@@ -224,10 +229,12 @@ class Vector:
     """One vector environment, in any of Gymnasium's autoreset modes.
 
     All of its environments step in every call. Those that were not asked for play on unseen,
-    with the action of one that was.
+    with the action of one that was, and draw from their random streams as long as others run. So
+    that these do not matter, no episode that is seen goes on in such a stream: from the seeds that
+    a reset was given follow those of the resets after it.
     """
 
-    def __init__(self, env: VectorEnv, seed: int | Sequence[int] | None):
+    def __init__(self, env: VectorEnv, seed: int | Sequence[int] | None, plays_on: bool):
         self.env, self.n_envs = env, env.num_envs
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
@@ -249,6 +256,8 @@ class Vector:
                 "shared_memory=False, which swallows the first step after a reset"
             )
         self._seeds: list[int] | None = None
+        self._plays_on, self._n_resets = plays_on, 0
+        self._roots: list[int] = []  # The last seeds that were given.
         if seed is not None:
             self.seed(seed)
         self._ended = np.zeros(self.n_envs, np.bool_)
@@ -269,7 +278,12 @@ class Vector:
                 "options per environment need a list of environments"
             )
         self._seeds = _seeds_in(env_info) or self._seeds
-        self._first_reset() if self._seeds else self._reset()
+        if self._seeds:
+            self._roots, self._n_resets = self._seeds, 0
+        elif self._plays_on:
+            self._n_resets += 1
+            self._seeds = [derived_seed(root, self._n_resets) for root in self._roots]
+        self._seeded_reset() if self._seeds else self._reset()
         self._seeds, self._ended = None, np.zeros(self.n_envs, np.bool_)
         return self._frames(range(self.n_envs))
 
@@ -328,7 +342,7 @@ class Vector:
             self._note(error)
             raise
 
-    def _first_reset(self) -> None:
+    def _seeded_reset(self) -> None:
         """Seeds every environment; or, where that is not possible, all of them with one seed."""
         if isinstance(self.env.unwrapped, _OF_GYMNASIUM):
             self._reset(seed=self._seeds)

@@ -47,13 +47,14 @@ class GymEnv(VecEnv):
     Args:
         gym_env: A list of environments with equal spaces, or one vector environment with any
             autoreset mode. They are closed with this one. A vector environment always steps all
-            its environments: one whose episode is over plays on, unseen, with the action of the
-            first that runs, and goes on in its random stream.
+            its environments: in `GymEnv`, one whose episode is over plays on, unseen, with the
+            action of the first that runs.
         seed: An int (0 is as good as any), the `Seed` that a batcher hands to `create_env`, or
             one int per environment; used in the first `reset`, after which the random streams go
-            on. None: not reproducible. A vector environment other than Gymnasium's own two
-            (`SyncVectorEnv`, `AsyncVectorEnv`) is given an array of seeds or, if it refuses that,
-            the first seed alone.
+            on; but in a `GymEnv` of a vector environment each later `reset` has seeds that follow
+            from these, so that nothing depends on what played on. None: not reproducible. A vector
+            environment other than Gymnasium's own two (`SyncVectorEnv`, `AsyncVectorEnv`) is given
+            an array of seeds or, if it refuses that, the first seed alone.
 
     Raises:
         TypeError: `gym_env` is neither, or a space is not supported.
@@ -82,12 +83,12 @@ class GymEnv(VecEnv):
         gym_env: list[gymnasium.Env] | VectorEnv,
         seed: int | Sequence[int] | None = None,
     ):
-        self._backend = backend(gym_env, seed)
+        self._backend = backend(gym_env, seed, plays_on=not self.autoreset)
         self.resets_late = self.autoreset and self._backend.resets_late
         if self.resets_late:
             _check_resets(gym_env)
             _hint_at_late_resets()
-        # A wrapper may give one to a reset.
+        # A wrapper's may be something else in a reset.
         self._has_own_rewards = isinstance(gym_env, VectorEnv) and gym_env.unwrapped is gym_env
         self.observation_space = self._backend.observation_space
         self.action_space = self._backend.action_space

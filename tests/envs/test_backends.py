@@ -73,10 +73,25 @@ def test_environments_have_the_same_seeds_however_they_are_split_over_processes(
 
 def test_a_vector_environment_gets_the_seeds_that_a_list_gets():
     vector = SyncVectorEnv([CountingGym] * 3)
-    env = GymEnv(vector, seed=3)
+    env = GymEnvInf(vector, seed=3)
     env.reset()
     env.reset()
     assert [own.seeds for own in vector.envs] == [[seed, None] for seed in env_seeds(3, 3)]
+
+
+def test_where_some_play_on_unseen_every_reset_has_seeds_if_one_was_given():
+    vector = SyncVectorEnv([CountingGym] * 3)
+    env = GymEnv(vector)
+    env.reset()
+    for seed in (3, 4):
+        env.seed(seed)
+        for _ in range(3):
+            env.reset()
+    seeds = [own.seeds for own in vector.envs]
+    assert [row[0] for row in seeds] == [None] * 3
+    assert [row[1] for row in seeds] == env_seeds(3, 3)
+    assert [row[4] for row in seeds] == env_seeds(4, 3)
+    assert len({seed for row in seeds for seed in row}) == 3 * 6 + 1
 
 
 def test_a_wrong_number_of_seeds_is_refused():

@@ -189,6 +189,27 @@ def test_each_environment_runs_one_episode_per_reset_and_equals_one_stepped_by_h
     assert sorted(set(counts)) == [1, 2, 3]
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_who_else_plays_changes_no_episode(backend):
+    make = partial(gymnasium.make, "CartPole-v1")
+
+    def lengths(seeds):
+        with closing(GymEnv(gym_env(backend, [make] * len(seeds)), seeds)) as env:
+            found = []
+            for _ in range(4):
+                (observation, running), ended = env.reset(), torch.zeros(len(seeds))
+                while len(running):
+                    action = (observation["frame"][:, 2] > 0).long()
+                    (after, ran), (observation, running) = env.step(DictTensor({"action": action}))
+                    ended[ran] = after["episode_return"]
+                found.append(ended)
+            return torch.stack(found, 1)
+
+    together = lengths([5, 6, 7])
+    assert torch.equal(together, torch.cat([lengths([5]), lengths([6, 7])]))
+    assert len(together.unique()) > 4
+
+
 def test_a_second_reset_continues_the_random_streams():
     raw, env = make_cartpole(), GymEnv([make_cartpole()], seed=[7])
     frames = [raw.reset(seed=7)[0], raw.reset()[0], raw.reset()[0]]

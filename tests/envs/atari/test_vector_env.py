@@ -1,6 +1,7 @@
 """`AtariVectorEnv` beside ale-py's, with no tolerance."""
 
 import warnings
+from contextlib import closing
 from functools import partial
 
 import gymnasium
@@ -554,6 +555,29 @@ def test_in_batches_every_environment_has_its_own_seed_however_they_are_split(ma
         assert torch.equal(together[part], frames(len(seeds[part]), seeds[part]))
     assert torch.equal(together[3], together[4])
     assert not torch.equal(together[0], together[3])
+
+
+@pytest.mark.parametrize("make", [AtariVectorEnv, ale_vector_env.AtariVectorEnv])
+@pytest.mark.parametrize("mode", MODES)
+def test_who_else_plays_changes_no_game(make, mode) -> None:
+    options = {"episodic_life": True, "repeat_action_probability": 0.25, "num_threads": 1}
+
+    def lengths(seeds):
+        vector = make("breakout", len(seeds), autoreset_mode=AutoresetMode(mode), **options)
+        with closing(GymEnv(vector, seeds)) as env:
+            found = []
+            for _ in range(3):
+                (observation, running), ended = env.reset(), torch.zeros(len(seeds))
+                while len(running):
+                    action = observation["frame"].flatten(1).sum(1, dtype=torch.int64) % 4
+                    (after, ran), (observation, running) = env.step(DictTensor({"action": action}))
+                    ended[ran] = after["episode_length"].float()
+                found.append(ended)
+            return torch.stack(found, 1)
+
+    together = lengths([5, 6, 7])
+    assert torch.equal(together, torch.cat([lengths([5]), lengths([6, 7])]))
+    assert len(together.unique()) > 3
 
 
 @pytest.mark.parametrize("radius", [np.inf, -np.inf, np.nan, 1e30])
