@@ -286,6 +286,29 @@ def gym_env(
     return AsyncVectorEnv(makers, autoreset_mode=AutoresetMode[mode], context="fork")
 
 
+def episode_lengths(
+    env: VecEnv, n_resets: int, choose: Callable[[torch.Tensor], torch.Tensor]
+) -> torch.Tensor:
+    """Plays all to the end, several times over.
+
+    Args:
+        env: One that does not reset itself.
+        n_resets: How often.
+        choose: Returns actions for frames.
+
+    Returns:
+        [n_envs, n_resets] int64.
+    """
+    found = torch.zeros(env.n_envs(), n_resets, dtype=torch.int64)
+    for column in found.T:
+        observation, running = env.reset()
+        while len(running):
+            action = DictTensor({"action": choose(observation["frame"])})
+            (after, ran), (observation, running) = env.step(action)
+            column[ran] = after["episode_length"]
+    return found
+
+
 @contextlib.contextmanager
 def no_waiting_for_the_gpu() -> Iterator[None]:
     """Makes everything raise that waits for the GPU."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import torch
 
+from rlbatch._checks import check_device, check_dtype, check_shape
 from rlbatch.dicttensor import DictTensor
 from rlbatch.errors import DtypeMismatchError, ShapeError
 
@@ -138,6 +139,20 @@ def checked_env_info(env_info: DictTensor | None, n_envs: int) -> DictTensor:
     if not env_info.empty() and env_info.n_elems() != n_envs:
         raise ShapeError(f"env_info: expected {n_envs} rows, got {env_info.n_elems()}")
     return env_info
+
+
+def check_chosen(chosen: torch.Tensor, n_envs: int, device: torch.device) -> None:
+    """Checks what `reset_where` is given.
+
+    Raises:
+        TypeError: It is not a tensor.
+        DeviceMismatchError, ShapeError, DtypeMismatchError: It is not [n_envs] bool, there.
+    """
+    if not isinstance(chosen, torch.Tensor):
+        raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
+    check_device("chosen", chosen, device, "env.reset_where")
+    check_shape("chosen", chosen, (n_envs,))
+    check_dtype("chosen", chosen, torch.bool)
 
 
 def seeds_in(env_info: DictTensor) -> list[int]:

@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from rlbatch._checks import check_device, check_dtype, check_has_keys, check_shape
+from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend, cast
-from rlbatch.envs.base import Observation, VecEnv, checked_env_info
+from rlbatch.envs.base import Observation, VecEnv, check_chosen, checked_env_info
 from rlbatch.envs.spaces import Leaf
 from rlbatch.errors import (
     CallOrderError,
@@ -287,11 +287,7 @@ class GymEnvInf(GymEnv):
         """
         if self._current is None:
             raise CallOrderError("reset_where: expected a reset or a step before, got none")
-        if not isinstance(chosen, torch.Tensor):
-            raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
-        check_device("chosen", chosen, self.device, "env.reset_where")
-        check_dtype("chosen", chosen, torch.bool)
-        check_shape("chosen", chosen, (self.n_envs(),))
+        check_chosen(chosen, self.n_envs(), self.device)
         rows = chosen.numpy().nonzero()[0]
         if len(rows):
             following = {key: tensor.numpy().copy() for key, tensor in self._current.items()}

@@ -14,7 +14,7 @@ from gymnasium.wrappers.vector import TransformReward
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, gym
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
-from tests.helpers import BACKENDS, CountingGym, actions, gym_env
+from tests.helpers import BACKENDS, CountingGym, actions, episode_lengths, gym_env
 
 # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -195,15 +195,7 @@ def test_who_else_plays_changes_no_episode(backend):
 
     def lengths(seeds):
         with closing(GymEnv(gym_env(backend, [make] * len(seeds)), seeds)) as env:
-            found = []
-            for _ in range(4):
-                (observation, running), ended = env.reset(), torch.zeros(len(seeds))
-                while len(running):
-                    action = (observation["frame"][:, 2] > 0).long()
-                    (after, ran), (observation, running) = env.step(DictTensor({"action": action}))
-                    ended[ran] = after["episode_return"]
-                found.append(ended)
-            return torch.stack(found, 1)
+            return episode_lengths(env, 4, lambda frame: (frame[:, 2] > 0).long())
 
     together = lengths([5, 6, 7])
     assert torch.equal(together, torch.cat([lengths([5]), lengths([6, 7])]))

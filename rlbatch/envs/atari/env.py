@@ -13,7 +13,6 @@ from gymnasium import spaces
 
 from rlbatch._checks import (
     check_device,
-    check_dtype,
     check_has_keys,
     check_integer,
     check_shape,
@@ -33,7 +32,14 @@ from rlbatch.envs.atari._options import (
 )
 from rlbatch.envs.atari.device_code import plays_grid
 from rlbatch.envs.atari.games import find_game
-from rlbatch.envs.base import INTEGERS, Observation, VecEnv, checked_env_info, seeds_in
+from rlbatch.envs.base import (
+    INTEGERS,
+    Observation,
+    VecEnv,
+    check_chosen,
+    checked_env_info,
+    seeds_in,
+)
 from rlbatch.errors import (
     CallOrderError,
     DeviceLike,
@@ -232,10 +238,7 @@ class AtariEnv(VecEnv):
             tensor([ True, False])
         """
         self._check_was_reset("reset_where")
-        if not isinstance(chosen, torch.Tensor):
-            raise TypeError(f"chosen: expected a tensor, got {chosen!r}")
-        self._check_rows("chosen", chosen, "env.reset_where")
-        check_dtype("chosen", chosen, torch.bool)
+        check_chosen(chosen, self.n_envs(), self.device)
         return self._steps.reset_where(chosen), self._everyone
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
@@ -455,7 +458,8 @@ class AtariEnv(VecEnv):
             raise TypeError(f"action: expected a DictTensor, got {action!r}")
         check_has_keys("action", ["action"], action)
         actions = action["action"].detach()
-        self._check_rows("action", actions, "env.step")
+        check_device("action", actions, self.device, "env.step")
+        check_shape("action", actions, (self.n_envs(),))
         if actions.dtype not in INTEGERS:
             raise DtypeMismatchError(f"action: expected integers, got {actions.dtype}")
         n = len(self._batch.actions)
@@ -466,10 +470,6 @@ class AtariEnv(VecEnv):
             raise ValueError(f"action: expected numbers from 0 to {n - 1}, got {wrong[:10]}")
         self._has_stepped = True
         return actions
-
-    def _check_rows(self, name: str, rows: torch.Tensor, where: str) -> None:
-        check_device(name, rows, self.device, where)
-        check_shape(name, rows, (self.n_envs(),))
 
     def _check_was_reset(self, where: str) -> None:
         self._batch.check_open(where)

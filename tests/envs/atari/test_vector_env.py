@@ -17,6 +17,7 @@ from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
 from rlbatch.envs.atari.registration import register
 from rlbatch.errors import CallOrderError, EnvContractError
 from tests.envs.atari.steps import play
+from tests.helpers import episode_lengths
 
 ale_vector_env = pytest.importorskip("ale_py.vector_env")
 
@@ -565,15 +566,9 @@ def test_who_else_plays_changes_no_game(make, mode) -> None:
     def lengths(seeds):
         vector = make("breakout", len(seeds), autoreset_mode=AutoresetMode(mode), **options)
         with closing(GymEnv(vector, seeds)) as env:
-            found = []
-            for _ in range(3):
-                (observation, running), ended = env.reset(), torch.zeros(len(seeds))
-                while len(running):
-                    action = observation["frame"].flatten(1).sum(1, dtype=torch.int64) % 4
-                    (after, ran), (observation, running) = env.step(DictTensor({"action": action}))
-                    ended[ran] = after["episode_length"].float()
-                found.append(ended)
-            return torch.stack(found, 1)
+            return episode_lengths(
+                env, 3, lambda frame: frame.flatten(1).sum(1, dtype=torch.int64) % 4
+            )
 
     together = lengths([5, 6, 7])
     assert torch.equal(together, torch.cat([lengths([5]), lengths([6, 7])]))
