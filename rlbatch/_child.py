@@ -72,6 +72,19 @@ class Child:
         with contextlib.suppress(ProcessLookupError):
             os.kill(self.pid, number)
 
+    def main_thread(self) -> tuple[str, float]:
+        """Returns the state of its main thread, as in Linux's proc(5), and the seconds it has used.
+
+        Nothing of what cannot be told.
+        """
+        try:
+            with open(f"/proc/{self.pid}/task/{self.pid}/stat", "rb") as file:
+                state, *numbers = file.read().decode().rpartition(")")[2].split()
+        except OSError:
+            return "", 0.0
+        user, system = numbers[10:12]
+        return state, (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
     def kill(self) -> None:
         """Ends it and its group, and waits for that. May be called twice."""
         # The group, and also after a good end: it may have left children.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import faulthandler
 import fcntl
 import gc
 import logging
@@ -27,6 +26,7 @@ from rlbatch._pickling import loads
 from rlbatch._pipe import received_descriptor, received_message
 from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter
+from rlbatch._stacks import answer_with_stacks
 from rlbatch._worker import (
     Command,
     Done,
@@ -99,10 +99,7 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
 
 
 def _set_signals(dump_descriptor: int) -> None:
-    faulthandler.enable(file=dump_descriptor)
-    os.register_at_fork(after_in_child=faulthandler.disable)  # Its crash is not the worker's.
-    # Of this thread alone: those of threads that run meanwhile would be read while they change.
-    faulthandler.register(signal.SIGUSR1, file=dump_descriptor, all_threads=False)
+    answer_with_stacks(dump_descriptor)
     signal.signal(INTERRUPT, _give_up)
     # A terminal may stop what prints in the background.
     signal.signal(signal.SIGTTOU, signal.SIG_IGN)

@@ -41,7 +41,7 @@ import cloudpickle
 import torch
 
 from rlbatch._child import Child
-from rlbatch._memory import SharedBytes, nameless_file
+from rlbatch._memory import SharedBytes
 from rlbatch._pickling import dumps
 from rlbatch._pipe import (
     Message,
@@ -53,12 +53,12 @@ from rlbatch._pipe import (
 )
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
+from rlbatch._stacks import ANSWERS_WITHIN_S, StackFile, stacks_of
 from rlbatch._worker import Command, Failure, Imported, Recipe, Slots
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 # How long a worker may import what it is made from, at least, where `timeout` is less.
 IMPORT_TIMEOUT_S = 60.0
-_DUMP_WAIT_S = 0.3
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
 # The child takes over where the parent looks for modules, and the arguments that these may read
@@ -113,7 +113,7 @@ class RemoteWorker:
         with contextlib.ExitStack() as files:
             self.connection, theirs = map(files.enter_context, new_pipe(duplex=True))
             lifeline, self._lifeline = map(files.enter_context, new_pipe(duplex=False))
-            self._dump = files.enter_context(open(nameless_file(), "r+b", buffering=0))
+            self._dump = files.enter_context(contextlib.closing(StackFile()))
             caller = SharedBytes(pickle.dumps((sys.path, sys.argv)))
             ends = caller.descriptor, theirs.fileno(), self._dump.fileno(), lifeline.fileno()
             self._process = Child(_BOOT, (*ends, os.getpid()), ends)
@@ -196,16 +196,6 @@ class RemoteWorker:
             raise self._death()
         return None
 
-    def dump_stacks(self) -> None:
-        """Asks the process for its stacks as they are now."""
-        os.truncate(self._dump.fileno(), 0)
-        os.lseek(self._dump.fileno(), 0, os.SEEK_SET)  # The child's place too.
-        self._process.send_signal(signal.SIGUSR1)
-
-    def stacks(self) -> str:
-        """Returns the stacks that were asked for, as far as the process could still write them."""
-        return os.pread(self._dump.fileno(), 1 << 20, 0).decode(errors="replace")
-
     def hang_up(self) -> None:
         """Closes the pipe: a process that waits for a command ends."""
         self.connection.close()
@@ -270,7 +260,7 @@ class RemoteWorker:
 
     def _stacks_of_crash(self) -> str:
         # What comes before was asked for while the worker lived.
-        found = self.stacks()
+        found = self._dump.read()
         for start in ("Fatal Python error: ", "Traceback (most recent call last)"):
             _, crash, stacks = found.partition(start)
             if crash:
@@ -311,15 +301,17 @@ _HINTS = {
 }
 
 
-def stacks_of(workers: list[RemoteWorker]) -> str:
-    """Returns the stacks of processes as they are now."""
-    for worker in workers:
-        worker.dump_stacks()
-    time.sleep(_DUMP_WAIT_S)
-    return "\n".join(f"{worker}:\n{worker.stacks() or _NO_STACKS}" for worker in workers)
+def _told_stacks(workers: list[RemoteWorker]) -> str:
+    found = stacks_of([one._dump for one in workers], [one._process for one in workers])
+    return "\n".join(
+        f"{worker}:\n{stacks or _NO_STACKS}" for worker, stacks in zip(workers, found, strict=True)
+    )
 
 
-_NO_STACKS = f"no stacks within {_DUMP_WAIT_S} s; it is stopped, or was started just now\n"
+_NO_STACKS = (
+    f"no stacks within {ANSWERS_WITHIN_S} s; it is stopped, was started just now, or is not given "
+    "a processor\n"
+)
 
 
 def _paragraph(text: str) -> str:
@@ -329,7 +321,7 @@ def _paragraph(text: str) -> str:
 def timed_out(workers: list[Any], timeout: float | None) -> WorkerTimeoutError:
     """Returns the error of workers that do not answer, with what they are doing."""
     names = ", ".join(f"{worker.number} ({worker.command.value})" for worker in workers)
-    stacks = stacks_of(workers) if timeout else ""
+    stacks = _told_stacks(workers) if timeout else ""
     return WorkerTimeoutError(
         f"workers {names}: expected an answer within {timeout} s, got none{_paragraph(stacks)}",
         workers[0].number,

@@ -24,7 +24,7 @@ def _of_atari(*names: str) -> set[str]:
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
     {"rlbatch._checks", "rlbatch._child", "rlbatch._memory", "rlbatch._pickling"},
-    {"rlbatch._named_tensors", "rlbatch._pipe"},
+    {"rlbatch._named_tensors", "rlbatch._pipe", "rlbatch._stacks"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device"},
