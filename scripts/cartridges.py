@@ -30,7 +30,7 @@ UNDOCUMENTED = (
 ORIGIN = 0xF000
 _NOP, _LDA, _LDY, _STA_ZP, _STA, _LDA_ZP, _LDA_ABS = 0xEA, 0xA9, 0xA0, 0x85, 0x8D, 0xA5, 0xAD
 _JMP, _JSR, _RTS, _JAM = 0x4C, 0x20, 0x60, 0x02
-_VSYNC, _WSYNC = 0x00, 0x02
+_VSYNC, _WSYNC, _COLUBK, _HMOVE = 0x00, 0x02, 0x09, 0x2A
 _VECTORS = 6  # Bytes at the end of a cartridge that say where it starts.
 
 
@@ -100,9 +100,14 @@ class Writer:
         """Appends a loop over a few lines: LDY n; STA WSYNC; DEY; BNE."""
         self.emit(_LDY, 2 + self.below(38), _STA_ZP, _WSYNC, 0x88, 0xD0, 0xFB)
 
-    def frame_start(self, delay: int = 0) -> None:
-        """Appends the vertical synchronisation; it ends the frame after `delay` more NOPs."""
+    def frame_start(self, delay: int = 0, n_blanked: int = 0) -> None:
+        """Appends the vertical synchronisation; it ends the frame after `delay` more NOPs.
+
+        If `n_blanked`, after a HMOVE, which blanks a part of the line, and so many more writes.
+        """
         self.emit(_LDA, 2, _STA_ZP, _VSYNC, *[_STA_ZP, _WSYNC] * 3, _LDA, 0)
+        if n_blanked:
+            self.emit(_STA_ZP, _HMOVE, *[_STA_ZP, _COLUBK, _NOP] * (n_blanked - 1))
         self.emit(*[_NOP] * delay, _STA_ZP, _VSYNC)
 
     def jump(self, offset: int) -> None:
@@ -162,7 +167,7 @@ def cut_frames(rng: np.random.Generator) -> bytes:
     writer.emit(0x78, 0xD8, 0xA2, 0xFF, 0x9A)
     loop = len(writer.code)
     for _ in range(1 + writer.below(4)):
-        writer.frame_start(delay=writer.below(36))
+        writer.frame_start(delay=writer.below(36), n_blanked=max(0, writer.below(8) - 4))
         end = len(writer.code) + 60 + writer.below(600)
         while len(writer.code) < end:
             writer.statement(DOCUMENTED + UNDOCUMENTED)

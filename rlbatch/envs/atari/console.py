@@ -24,9 +24,10 @@ skips below 1), there is an error. Known to differ are:
   after some resets of qbert and tetris and while tic_tac_toe_3d thinks; in ale-py it is the one
   that was under way when it is restored. In miniature_golf `restoreState` brings back what the
   next reward is made from, which ale-py does not save.
-- In yars_revenge some pixels of the frame after `restoreState`: here they are those of a console
-  that went on. A program that had stopped at an illegal instruction goes on after `restoreState`;
-  in ale-py it does not.
+- In yars_revenge some pixels of the frame after `restoreState`, and in amidar, koolaid and trondead
+  if the state is the one that a reset ends with: here they are those of a console that went on. A
+  program that had stopped at an illegal instruction goes on after `restoreState`; in ale-py it does
+  not.
 - Of double_dunk, which frames a reset plays where sticky actions have a probability over 0.99.
 """
 
@@ -322,7 +323,7 @@ class Console:
     def game_over(self, with_truncation: bool = True) -> bool:
         """Returns whether the episode has ended; a limit on it counts unless told otherwise."""
         is_over = bool(self._get(_Field.terminal))
-        return is_over or (with_truncation and self.game_truncated())
+        return is_over or bool(with_truncation and self.game_truncated())
 
     def game_truncated(self) -> bool:
         """Returns whether a limit has ended the episode."""

@@ -354,6 +354,34 @@ def test_a_changed_byte_is_on_the_data_bus(seed: int) -> None:
     assert np.array_equal(console.getRAM(), ale.getRAM())
 
 
+# Poked so that the frame ends in the middle of a line, after draws that ended within the blank of a
+# HMOVE; the last one within a group of pixels.
+# fmt: off
+_BLANKED = {
+    "time_pilot": ([], {0: 55}, 3),
+    "kung_fu_master": ([], {113: 34, 68: 4}, 16),
+    "alien": (
+        [5, 17, 2, 2, 17, 7, 5, 0, 13, 8, 2, 13, 14, 8, 2, 3, 11, 6, 11, 17, 16, 0, 10, 13, 8, 13,
+         7, 3, 11, 7, 7, 9, 15, 17, 7, 14, 3, 5, 17, 1, 17, 13, 12, 1, 17, 7, 14],
+        {18: 223}, 8,
+    ),
+}
+# fmt: on
+
+
+@pytest.mark.parametrize("game", _BLANKED)
+def test_what_a_frame_leaves_blank_where_it_ends(game: str) -> None:
+    actions, poked, last = _BLANKED[game]
+    ale, console = both(game, random_seed=974)
+    for each in (ale, console):
+        for action in actions:
+            each.act(action)
+        for byte, value in poked.items():
+            each.setRAM(byte, value)
+        each.act(last)
+    assert np.array_equal(console.getScreen(), ale.getScreen())
+
+
 # Sticky actions; PAL; every cartridge with something of its own to remember.
 @pytest.mark.parametrize(
     "game",

@@ -102,10 +102,11 @@ struct Line {
     }
     pass_blank(clock);
     tia.drawn = clock;
-    // A draw that stops before the first pixel, to be blanked, clears a part of the row ahead.
+    // A draw that stops before the end of what is to be blanked clears a part of the row ahead.
     const s32 x = clock - tia.line_start;
-    if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank) {
-      tia.zeroed_to = static_cast<u8>(kBlank + 8 - x);
+    if (RLB_UNLIKELY(tia.hmove_blank) && x < kBlank + 8) {
+      const s32 to = x < kBlank ? kBlank + 8 - x : 8;
+      if (to > tia.zeroed_to) tia.zeroed_to = static_cast<u8>(to);
     }
   }
 
@@ -355,6 +356,7 @@ struct Line {
     const s32 x = pixel(), group = x & ~3;
     const s32 began = tia.draw_began - tia.line_start - kBlank;
     if (group == x || began > group || tia.drawn >= tia.window_end) return;
+    if (tia.hmove_blank && x < 8) return;  // All of it is blanked.
     if (!draws_groups() || have_common(reach(), pixels_between(group, group + 4))) return;
     take_all(group + 4);
     paint(group + 4);
