@@ -240,6 +240,9 @@ def make_gym(env_id: str, ends: bool = False, **options: Any) -> gymnasium.Env:
         ends: Whether an episode is cut after `MOST_STEPS`, where the environment has no limit of
             its own.
         options: More of `gymnasium.make`.
+
+    Raises:
+        ValueError: Observations differ in size, as those of `spaces.Sequence` do.
     """
     env = gymnasium.make(env_id, disable_env_checker=True, **options)
     if ends and env.spec.max_episode_steps is None:
@@ -255,7 +258,11 @@ _LEAST_SIDE, _MOST_COLOURS = 36, 4
 
 
 def _as_vector_or_stack(env: gymnasium.Env) -> gymnasium.Env:
-    """Wraps an environment so that it observes what networks take, see `make_gym`."""
+    """Wraps an environment so that it observes what networks take, see `make_gym`.
+
+    Raises:
+        ValueError: As there.
+    """
     space = env.observation_space
     shape = space.shape if isinstance(space, spaces.Box) else ()
     if len(shape) == 1:
@@ -268,7 +275,10 @@ def _as_vector_or_stack(env: gymnasium.Env) -> gymnasium.Env:
             turned = spaces.Box(low, high, dtype=np.uint8)
             turn = functools.partial(np.moveaxis, source=-1, destination=0)
             return gymnasium.wrappers.TransformObservation(env, turn, turned)
-    return gymnasium.wrappers.FlattenObservation(env)
+    flat = gymnasium.wrappers.FlattenObservation(env)
+    if not isinstance(flat.observation_space, spaces.Box):
+        raise ValueError(f"env_id: expected observations of a fixed size, got {space}")
+    return flat
 
 
 def spaces_of(env_id: str) -> tuple[spaces.Box, spaces.Space]:

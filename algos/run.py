@@ -98,6 +98,9 @@ class Run:
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
+        self._reported: Score | None = (
+            None  # Of one that was taken before that, at the end of a run.
+        )
         self._is_due = False  # Whether there is still one to begin with the weights as they are.
         self._n_updates = 0
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
@@ -105,7 +108,12 @@ class Run:
         self._saved_at: int | None = None  # The iteration.
         self._averages = Averages()
         if config.resume is not None:
-            self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
+            try:
+                self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
+            except KeyError as error:
+                raise ValueError(
+                    f"resume: expected a checkpoint of this version, got one without {error}"
+                ) from error
         if config.capture_video:  # Now, not after the training.
             check_can_draw(config.env_id)
         self._first_iteration = self.iteration
@@ -188,6 +196,7 @@ class Run:
             self._save()  # Before an evaluation, which may take long.
         self._stop.release()  # From here on there is nothing to lose.
         self._stop_if_asked()
+        self._reported = self._take_score() or self._reported
         score = self._final_score()
         result = Result(self.folder, score, self.iteration, self.n_steps, self.seconds)
         self._save()
@@ -227,6 +236,11 @@ class Run:
             self._stop.act()
 
     def _tell_of_segments(self) -> None:
+        if self.solved:
+            self._log.say(
+                f"resumed where the score had reached {self.config.target:g}: it goes on with a "
+                "higher --target-return alone"
+            )
         longest = self.config.longest_episode
         is_between = self.iteration % self.config.checkpoint_every != 0
         if is_between and longest < math.inf and not self.finished:
@@ -269,7 +283,7 @@ class Run:
         self._log.say(f"{path}: an episode of {found:.1f}")
 
     def _evaluate(self) -> None:
-        score = self._take_score()
+        score, self._reported = self._take_score() or self._reported, None
         self._is_due = False
         # The weights have changed since it was started, and the best of many scores flatters.
         if score and score.mean >= self._target and self._final_score().mean >= self._target:
@@ -309,7 +323,6 @@ class Run:
 
     def _final_score(self) -> Score:
         """Returns the score of the weights as they are, over episodes that nobody has seen."""
-        self._take_score()
         if self._final is None or self._final[0] != self.iteration:
             weights = self._model.state_dict()
             score = self._evaluation.run(weights, Episodes.FINAL_EVALUATION, self.iteration)
@@ -334,6 +347,7 @@ class Run:
             "others": {name: other.state_dict() for name, other in self._others.items()},
             "generators": get_generators(),
             "evaluation": self._under_way,
+            "reported": self._reported and tuple(self._reported),
             "is_evaluation_due": self._is_due,
             "n_rows": {"evaluation": self._log.n_rows("evaluation")},
             "n_updates": self._n_updates,
@@ -366,6 +380,7 @@ class Run:
             other.load_state_dict(content["others"][name])
         set_generators(content["generators"])
         self._under_way, self._is_due = content["evaluation"], content["is_evaluation_due"]
+        self._reported = content["reported"] and Score(*content["reported"])
         self._n_rows, self._n_updates = content["n_rows"], content["n_updates"]
         self._averages.load_state_dict(content["averages"])
         self.iteration, self.n_steps = content["iteration"], content["n_steps"]

@@ -33,6 +33,7 @@ def record_episode(
 
     Raises:
         OSError: Not all of it could be written: the disk is full, for one.
+        ValueError: The environment cannot draw itself.
     """
     env, look, fps = _create(env_id, seed)
     info = DictTensor({"stochastic": torch.tensor([stochastic]), "seed": torch.tensor([seed])})
@@ -74,6 +75,7 @@ def _create(env_id: str, seed: int) -> tuple[VecEnv, Callable[[], np.ndarray], f
     if is_atari(env_id):
         games = create_atari(env_id, 1, "cpu", seed)
         return games, lambda: games.render()[0].numpy(), 1 / games.seconds_per_step()
+    check_can_draw(env_id)
     gym = make_gym(env_id, ends=True, render_mode="rgb_array")
     return GymEnv([gym], seed), gym.render, float(gym.metadata.get("render_fps", 30))
 

@@ -240,10 +240,11 @@ class ReplayMemory:
         n_possible = self._written - self._n_steps - first
         if not bool((n_possible > 0).all()):
             raise ValueError("sample: expected transitions of every environment, got none of some")
+        sums = self._summed_weights(oldest) if self._exponent else None
 
         def draw() -> tuple[Tensor, Tensor, Tensor]:
-            if self._exponent:
-                return self._draw_by_priority(n, n_possible.sum())
+            if sums is not None:
+                return self._draw_by_priority(n, sums, n_possible.sum())
             return self._draw_alike(n, first, n_possible)
 
         env, number, probability = draw()
@@ -268,8 +269,19 @@ class ReplayMemory:
         number = first[env] + drawn - (sums - n_possible)[env]
         return env, number, torch.ones(n, device=self._device)
 
-    def _draw_by_priority(self, n: int, n_entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        sums = self._entries["priority"].double().cumsum(0)
+    def _summed_weights(self, oldest: Tensor) -> Tensor:
+        """Returns the sums of the priorities up to each entry; where no transition begins, 0."""
+        weights = self._entries["priority"].double()
+        everyone = torch.arange(self._n_envs, device=self._device)
+        for age in range(1, self._n_steps + 1):
+            weights[self._place(everyone, self._written - age)] = 0.0
+        for j in range(self._stack - 1):
+            weights[self._place(everyone, oldest + j)] *= oldest == 0
+        return weights.cumsum(0)
+
+    def _draw_by_priority(
+        self, n: int, sums: Tensor, n_entries: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         mass = torch.rand(n, dtype=torch.float64, device=self._device) * sums[-1]
         place = torch.searchsorted(sums, mass, right=True).clamp(max=len(sums) - 1)
         env, at = place // self._size, place % self._size

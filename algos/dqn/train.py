@@ -10,6 +10,7 @@ README.md lists what differs from them.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import math
 from dataclasses import dataclass
@@ -140,6 +141,8 @@ class Config(RunConfig):
                 f"learning_starts: expected at least {least} with these n_envs and n_steps, "
                 f"got {self.learning_starts}"
             )
+        if self.longest_episode < 2:  # The last step of a segment is only seen, not acted on.
+            raise ValueError("checkpoint_every: expected at least 2 where n_timesteps is 1, got 1")
 
     @property
     def longest_episode(self) -> float:
@@ -216,7 +219,9 @@ def new_memory(config: Config) -> ReplayMemory:
         config.memory_device,
         stack=space.shape[0] if is_atari(config.env_id) else 1,
     )
-    print(f"replay memory: {memory.n_bytes() / 1e6:,.1f} MB on {config.memory_device}")
+    with contextlib.suppress(OSError):  # Of a file on a full disk.
+        size = f"{memory.n_bytes() / 1e6:,.1f} MB on {config.memory_device}"
+        print(f"replay memory: {size}", flush=True)
     memory.allocate()
     return memory
 

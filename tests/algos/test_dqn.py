@@ -244,6 +244,15 @@ def test_a_memory_too_empty_to_draw_from_is_refused():
     small(None, n_steps=5, learning_starts=41)
 
 
+def test_rejects_segments_of_one_step():
+    with pytest.raises(
+        ValueError, match="^checkpoint_every: expected at least 2 where n_timesteps"
+    ):
+        small(None, n_timesteps=1, checkpoint_every=1)
+    small(None, n_timesteps=1, checkpoint_every=2)
+    small(None, n_timesteps=2, checkpoint_every=1)
+
+
 # --- What a run keeps to. ---
 
 

@@ -175,7 +175,7 @@ def test_episodes_of_any_length_are_drawn_from_alike(priority_exponent):
     drawn = memory.sample(20_000)
     is_short = drawn["place"] < 100
     assert is_short.double().mean().item() == pytest.approx(40 / 79, abs=0.02)  # 6 deviations.
-    expected = 118 / 80 if priority_exponent else 1.0  # Of 118 entries 80 are no ends.
+    expected = 118 / 79 if priority_exponent else 1.0  # Of 118 entries 79 begin a transition.
     assert drawn["probability"].unique().tolist() == pytest.approx([expected])
 
 
@@ -314,6 +314,22 @@ def test_new_entries_have_the_highest_priority_of_all():
     memory.set_priorities(torch.tensor([1]), torch.tensor([2.0]))
     memory.add(part)
     assert memory.state_dict()["entries"]["priority"][3:6].tolist() == [8.0] * 3
+
+
+@pytest.mark.parametrize("space", [FLAT, STACKED])
+def test_entries_where_no_transition_begins_yet_weigh_nothing(monkeypatch, space):
+    """They have the highest priority, beside which that of the others may be next to nothing."""
+    monkeypatch.setattr("algos.dqn.memory._MOST_REDRAWS", 1)
+    stack = 1 if space is FLAT else STACK
+    memory = ReplayMemory(24 * N_ENVS, N_ENVS, space, 4, priority_exponent=1.0, stack=stack)
+    memory.allocate()
+    tape = Tape(1, space)
+    for _ in range(5):  # The ring comes round.
+        memory.add(tape.steps(10))
+        place = memory.sample(500)["place"]
+        memory.set_priorities(place, torch.full(place.shape, 1e-9))
+        memory.add(tape.steps(1))
+        assert (memory.sample(500)["probability"] > 0).all()
 
 
 @pytest.mark.parametrize(("capacity", "n_envs", "exponent"), [(40, 4, 0), (80, 2, 0), (80, 4, 1)])

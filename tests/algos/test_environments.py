@@ -195,6 +195,18 @@ def test_what_can_not_draw_itself_is_named_before_the_training():
         Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
 
 
+def test_rejects_observations_that_differ_in_size(monkeypatch):
+    monkeypatch.setattr(Countdown, "observation_space", spaces.Sequence(spaces.Discrete(3)))
+    with pytest.raises(ValueError, match="env_id: expected observations of a fixed size, got Seq"):
+        make_gym(COUNTDOWN)
+
+
+def test_what_can_not_draw_itself_is_named_when_it_is_to_be_played(tmp_path):
+    with pytest.raises(ValueError, match="env_id: expected an environment that can draw itself"):
+        record_episode(tmp_path / "a.gif", Constant("cpu"), COUNTDOWN, 0)
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_draws_itself_in_letters_alone_can_not_be_filmed(monkeypatch):
     monkeypatch.setattr(Countdown, "metadata", {"render_modes": ["ansi"]})
     with pytest.raises(ValueError, match=r"expected .* with the render mode rgb_array, .*'ansi'"):

@@ -264,7 +264,7 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
     assert content.keys() == {
         *("algorithm", "env_id", "rlbatch_version", "config", "model", "optimizer", "generators"),
         *("others", "evaluation", "is_evaluation_due", "n_rows", "n_updates", "averages"),
-        *("iteration", "n_steps", "seconds", "solved", "final"),
+        *("iteration", "n_steps", "seconds", "solved", "final", "reported"),
     }
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
     again = evaluate(config, "reinforce", lambda device: create_agent(TWO_STATES, 8, device))

@@ -314,6 +314,51 @@ def test_a_run_ends_when_two_evaluations_reach_the_target(scripted_run):
     assert figures == [(4, 11), (8, 9), (8, 12), (12, 13)]
 
 
+def test_a_score_that_a_run_ends_with_counts_where_it_is_given_more_steps(tmp_path, scripted_run):
+    run, _ = scripted_run({2: 11}, {3: 9}, total_steps=6)
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        run.finish()
+    run, _ = scripted_run({}, {4: 13}, resume=str(tmp_path), checkpoint_dir=None)
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        result = run.finish()
+    assert (run.solved, result.n_iterations, result.score.mean) == (True, 4, 13)
+    rows = read_table(tmp_path / "evaluation.csv")
+    figures = [(int(row["step"]), float(row["evaluation/return_mean"])) for row in rows]
+    assert figures == [(4, 11), (6, 9), (8, 13)]
+
+
+def test_a_run_that_has_reached_its_target_says_so_when_it_is_resumed(
+    tmp_path, scripted_run, capsys
+):
+    run, _ = scripted_run({2: 11}, {4: 12})
+    with run:
+        while not run.finished:
+            run.report(one_step(), {"losses/x": 0.0})
+        run.finish()
+    assert "resumed" not in capsys.readouterr().out
+    run, _ = scripted_run({}, {}, resume=str(tmp_path), checkpoint_dir=None, total_steps=100)
+    with run:
+        assert run.finished
+    assert "resumed where the score had reached 10: it goes on with a" in capsys.readouterr().out
+
+
+def test_a_checkpoint_of_another_version_is_named(tmp_path, resumed):
+    resumed()
+    content = checkpoints.load(tmp_path)
+    del content["n_rows"]
+    checkpoints.save(tmp_path, content)
+    config = countdown(resume=str(tmp_path), n_processes=0)
+    model = torch.nn.Linear(1, 1)
+    with pytest.raises(
+        ValueError, match="^resume: expected a checkpoint of this version, got .*n_r"
+    ):
+        Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
+
+
 def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
     run, evaluation = scripted_run({2: 1, 4: 2, 6: 3}, {6: 4})
     with run:
