@@ -98,9 +98,8 @@ class Run:
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
-        self._reported: Score | None = (
-            None  # Of one that was taken before that, at the end of a run.
-        )
+        # What it was, where the end of a run took it before it was due.
+        self._reported: Score | None = None
         self._is_due = False  # Whether there is still one to begin with the weights as they are.
         self._n_updates = 0
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
@@ -134,7 +133,7 @@ class Run:
             if self._under_way:
                 self._start_evaluation()
             self._opened = opened.pop_all()
-        self._tell_of_segments()
+        self._tell_what_may_surprise()
         self._started = time.perf_counter()
 
     @property
@@ -235,7 +234,7 @@ class Run:
             self._opened.close()
             self._stop.act()
 
-    def _tell_of_segments(self) -> None:
+    def _tell_what_may_surprise(self) -> None:
         if self.solved:
             self._log.say(
                 f"resumed where the score had reached {self.config.target:g}: it goes on with a "

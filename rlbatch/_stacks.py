@@ -41,11 +41,11 @@ def answer_with_stacks(descriptor: int) -> None:
             text = "Stack (most recent call last):\n" + "".join(lines)
             os.write(descriptor, text.encode(errors="replace"))
 
+    faulthandler.enable(file=descriptor)
+    os.register_at_fork(after_in_child=faulthandler.disable)  # Its crash is not the worker's.
     signal.signal(_BETWEEN_INSTRUCTIONS, write)
     # Of this thread alone: those of threads that run meanwhile would be read while they change.
     faulthandler.register(_AT_ONCE, file=descriptor, all_threads=False)
-    faulthandler.enable(file=descriptor)
-    os.register_at_fork(after_in_child=faulthandler.disable)  # Its crash is not the worker's.
 
 
 class StackFile:

@@ -100,14 +100,14 @@ class Writer:
         """Appends a loop over a few lines: LDY n; STA WSYNC; DEY; BNE."""
         self.emit(_LDY, 2 + self.below(38), _STA_ZP, _WSYNC, 0x88, 0xD0, 0xFB)
 
-    def frame_start(self, delay: int = 0, n_blanked: int = 0) -> None:
+    def frame_start(self, delay: int = 0, n_writes: int = 0) -> None:
         """Appends the vertical synchronisation; it ends the frame after `delay` more NOPs.
 
-        If `n_blanked`, after a HMOVE, which blanks a part of the line, and so many more writes.
+        Before these are `n_writes` to the TIA, the first to HMOVE, which blanks a part of the line.
         """
         self.emit(_LDA, 2, _STA_ZP, _VSYNC, *[_STA_ZP, _WSYNC] * 3, _LDA, 0)
-        if n_blanked:
-            self.emit(_STA_ZP, _HMOVE, *[_STA_ZP, _COLUBK, _NOP] * (n_blanked - 1))
+        if n_writes:
+            self.emit(_STA_ZP, _HMOVE, *[_STA_ZP, _COLUBK, _NOP] * (n_writes - 1))
         self.emit(*[_NOP] * delay, _STA_ZP, _VSYNC)
 
     def jump(self, offset: int) -> None:
@@ -167,7 +167,7 @@ def cut_frames(rng: np.random.Generator) -> bytes:
     writer.emit(0x78, 0xD8, 0xA2, 0xFF, 0x9A)
     loop = len(writer.code)
     for _ in range(1 + writer.below(4)):
-        writer.frame_start(delay=writer.below(36), n_blanked=max(0, writer.below(8) - 4))
+        writer.frame_start(delay=writer.below(36), n_writes=max(0, writer.below(8) - 4))
         end = len(writer.code) + 60 + writer.below(600)
         while len(writer.code) < end:
             writer.statement(DOCUMENTED + UNDOCUMENTED)

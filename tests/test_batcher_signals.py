@@ -144,12 +144,18 @@ class Calls(CountingEnv):
         return super().step(action)
 
 
-@pytest.mark.parametrize("env_class", [Threads, Calls])
-def test_a_worker_lives_through_any_number_of_questions_for_its_stack(env_class):
+def in_second_step(env_class):
+    """Returns a batcher whose worker is there by now, and stays."""
     batcher = make_batcher(1, create_env=lambda seed: env_class([9]), env_args={})
     batcher.reset()
     batcher.execute()
     time.sleep(0.5)
+    return batcher
+
+
+@pytest.mark.parametrize("env_class", [Threads, Calls])
+def test_a_worker_lives_through_any_number_of_questions_for_its_stack(env_class):
+    batcher = in_second_step(env_class)
     for _ in range(1000):  # One in some hundreds crashes a worker that faulthandler answers for.
         with pytest.raises(WorkerTimeoutError, match="in step"):
             batcher.get(timeout=1e-6)
@@ -157,10 +163,7 @@ def test_a_worker_lives_through_any_number_of_questions_for_its_stack(env_class)
 
 
 def test_a_worker_that_could_not_answer_is_not_asked_in_the_way_that_may_crash_it():
-    batcher = make_batcher(1, create_env=lambda seed: Calls([9]), env_args={})
-    batcher.reset()
-    batcher.execute()
-    time.sleep(0.5)
+    batcher = in_second_step(Calls)
     (pid,), file = worker_pids(batcher), batcher._crew.workers[0]._dump
     os.kill(pid, signal.SIGSTOP)
     with pytest.raises(WorkerTimeoutError, match="no stacks"):
@@ -184,9 +187,7 @@ class Stuck(CountingEnv):
 
 
 def test_a_worker_tells_where_it_is_in_native_code():
-    batcher = make_batcher(1, create_env=lambda seed: Stuck([9]), env_args={})
-    batcher.reset()
-    batcher.execute()
+    batcher = in_second_step(Stuck)
     for _ in range(3):
         with pytest.raises(WorkerTimeoutError, match="in step"):
             batcher.get(timeout=0.1)

@@ -18,6 +18,7 @@ or to the end of its episode. So nothing crosses the edge of an episode.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -240,12 +241,11 @@ class ReplayMemory:
         n_possible = self._written - self._n_steps - first
         if not bool((n_possible > 0).all()):
             raise ValueError("sample: expected transitions of every environment, got none of some")
-        sums = self._summed_weights(oldest) if self._exponent else None
-
-        def draw() -> tuple[Tensor, Tensor, Tensor]:
-            if sums is not None:
-                return self._draw_by_priority(n, sums, n_possible.sum())
-            return self._draw_alike(n, first, n_possible)
+        if self._exponent:
+            sums = self._summed_weights(oldest)
+            draw = partial(self._draw_by_priority, n, sums, n_possible.sum())
+        else:
+            draw = partial(self._draw_alike, n, first, n_possible)
 
         env, number, probability = draw()
         for _ in range(_MOST_REDRAWS):

@@ -141,7 +141,7 @@ class Config(RunConfig):
                 f"learning_starts: expected at least {least} with these n_envs and n_steps, "
                 f"got {self.learning_starts}"
             )
-        if self.longest_episode < 2:  # The last step of a segment is only seen, not acted on.
+        if self.longest_episode < 2:  # The last step of a segment begins no transition.
             raise ValueError("checkpoint_every: expected at least 2 where n_timesteps is 1, got 1")
 
     @property
@@ -219,9 +219,9 @@ def new_memory(config: Config) -> ReplayMemory:
         config.memory_device,
         stack=space.shape[0] if is_atari(config.env_id) else 1,
     )
+    size = memory.n_bytes() / 1e6
     with contextlib.suppress(OSError):  # Of a file on a full disk.
-        size = f"{memory.n_bytes() / 1e6:,.1f} MB on {config.memory_device}"
-        print(f"replay memory: {size}", flush=True)
+        print(f"replay memory: {size:,.1f} MB on {config.memory_device}", flush=True)
     memory.allocate()
     return memory
 
