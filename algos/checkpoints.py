@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import zipfile
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 import torch
 
 NAME = "checkpoint.pt"
+_ALL_HOLD = {"algorithm", "env_id", "config", "model", "iteration", "rlbatch_version"}
+_OF_THIS_RUN_ALONE = {"checkpoint_dir", "resume", "evaluate"}
 
 
 def save(folder: Path, content: dict[str, Any]) -> None:
@@ -83,10 +86,35 @@ def load(
         content = torch.load(file, map_location="cpu", weights_only=True, mmap=mmap)
     except Exception as error:  # Of many classes, where a file is damaged.
         raise ValueError(f"{file}: expected a checkpoint, got a damaged file: {error}") from error
-    if not isinstance(content, dict) or "algorithm" not in content:
-        raise ValueError(f"{file}: expected a checkpoint of a run, got something else")
+    if not isinstance(content, dict):
+        raise ValueError(f"{file}: expected a checkpoint of a run, got a {type(content).__name__}")
+    if lacking := sorted(_ALL_HOLD - content.keys()):
+        raise ValueError(f"{file}: expected a checkpoint of a run, got one without {lacking}")
     if algorithm not in (None, content["algorithm"]):
         raise ValueError(f"{path}: expected {algorithm}, got a run of {content['algorithm']}")
-    if env_id not in (None, content.get("env_id")):
-        raise ValueError(f"env_id: expected {content.get('env_id')}, as in {path}, got {env_id}")
+    if env_id not in (None, content["env_id"]):
+        raise ValueError(f"env_id: expected {content['env_id']}, as in {path}, got {env_id}")
     return content
+
+
+def load_weights(model: torch.nn.Module, content: dict[str, Any], config: Any, option: str) -> None:
+    """Gives a model the weights of a checkpoint.
+
+    Args:
+        model: Made as `config` says.
+        content: Of the checkpoint.
+        config: The options of now, a dataclass.
+        option: The one that the checkpoint was named by.
+
+    Raises:
+        ValueError: The weights are of another network; with the options that differ.
+    """
+    try:
+        model.load_state_dict(content["model"])
+    except RuntimeError as error:
+        here = dataclasses.asdict(config)
+        names = content["config"].keys() - _OF_THIS_RUN_ALONE
+        others = {k: v for k, v in content["config"].items() if k in names and here.get(k) != v}
+        raise ValueError(
+            f"{option}: expected the weights of this network, got those of {others}: {error}"
+        ) from error

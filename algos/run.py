@@ -361,14 +361,7 @@ class Run:
         self._saved_at = self.iteration
 
     def _restore(self, content: dict) -> None:
-        try:
-            self._model.load_state_dict(content["model"])
-        except RuntimeError as error:
-            here = dataclasses.asdict(self.config)
-            others = {k: v for k, v in content["config"].items() if here[k] != v and k != "resume"}
-            raise ValueError(
-                f"resume: expected the weights of this network, got those of {others}: {error}"
-            ) from error
+        checkpoints.load_weights(self._model, content, self.config, "resume")
         rates = [group["lr"] for group in self._optimizer.param_groups]
         self._optimizer.load_state_dict(content["optimizer"])
         for group, rate in zip(self._optimizer.param_groups, rates, strict=True):

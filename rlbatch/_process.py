@@ -64,19 +64,11 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     _let_parent_go_on()
     _end_with(parent, lifeline, group)
     worker: Worker | None = None
-    command = Command.START
     is_parent_gone = False
     try:
         worker, device = _make_worker(connection)
         _send(connection, worker.ready)
-        while command is not Command.CLOSE:
-            started = time.perf_counter()
-            command, arguments = _load(_received(connection, received_message))
-            worker.stats["wait_s"] += time.perf_counter() - started
-            n_running = getattr(worker, command.value)(*arguments)
-            if device.type == "cuda":
-                torch.cuda.synchronize(device)
-            _send(connection, Done(n_running, worker.stats))
+        _serve(connection, worker, device)
     except BaseException as error:
         is_parent_gone = isinstance(error, _ParentGone)
         if not is_parent_gone:
@@ -96,6 +88,20 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         if is_parent_gone:  # Nobody else ends what environments have started.
             _kill(group)
         os._exit(0)
+
+
+# A function of its own: in Python 3.13 what a signal raises where a loop goes back is not seen by a
+# `try` around the loop in the same function (CPython's issue 130279).
+def _serve(connection: Connection, worker: Worker, device: torch.device) -> None:
+    command = Command.START
+    while command is not Command.CLOSE:
+        started = time.perf_counter()
+        command, arguments = _load(_received(connection, received_message))
+        worker.stats["wait_s"] += time.perf_counter() - started
+        n_running = getattr(worker, command.value)(*arguments)
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        _send(connection, Done(n_running, worker.stats))
 
 
 def _set_signals(dump_descriptor: int) -> None:

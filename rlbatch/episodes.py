@@ -82,19 +82,32 @@ def acquire_episodes(
         check_integer("max_length", max_length, 1)
     episodes = _Episodes(n_episodes, batcher.n_elems(), batcher.device(), keys)
     batcher.reset(agent_info, env_info)
-    n_running = batcher.n_elems()
     try:
-        while not episodes.are_complete():
-            if not n_running:
-                batcher.reset(agent_info, env_info)
-            batcher.execute()
-            trajectories, n_running = batcher.get(copy=False)
-            episodes.add(trajectories)
-            if max_length is not None:
-                episodes.check_lengths(max_length)
+        _play(batcher, episodes, agent_info, env_info, max_length)
     finally:
         batcher.require_reset()  # What runs has these infos, and is in the middle of something.
     return episodes.joined()
+
+
+# A function of its own: in Python 3.13 what a signal raises where a loop goes back is not seen by a
+# `try` around the loop in the same function (CPython's issue 130279).
+def _play(
+    batcher: RL_Batcher,
+    episodes: _Episodes,
+    agent_info: DictTensor | None,
+    env_info: DictTensor | None,
+    max_length: int | None,
+) -> None:
+    """Steps a batcher that has been reset, until all episodes have ended."""
+    n_running = batcher.n_elems()
+    while not episodes.are_complete():
+        if not n_running:
+            batcher.reset(agent_info, env_info)
+        batcher.execute()
+        trajectories, n_running = batcher.get(copy=False)
+        episodes.add(trajectories)
+        if max_length is not None:
+            episodes.check_lengths(max_length)
 
 
 class _Episodes:

@@ -347,6 +347,9 @@ def test_weights_of_another_network_are_told_with_the_options_they_have(tmp_path
     train(small(tmp_path))
     with pytest.raises(ValueError, match=r"^resume: expected the weights .* {'hidden_size': 8}: "):
         train(small(tmp_path, resume=str(tmp_path), hidden_size=9))
+    config = small(None, evaluate=str(tmp_path), hidden_size=9)
+    with pytest.raises(ValueError, match=r"^evaluate: expected the weights .*'hidden_size': 8}: "):
+        evaluate(config, "reinforce", new_agent(config))
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])

@@ -42,6 +42,15 @@ from rlbatch import CallOrderError
 from tests.algos.runs import Constant, countdown
 from tests.algos.tasks import COUNTDOWN
 
+SAVED = {  # What every checkpoint holds.
+    "algorithm": "x",
+    "env_id": "A-v1",
+    "config": {},
+    "model": {},
+    "iteration": 0,
+    "rlbatch_version": "9.9",
+}
+
 # --- Policies. ---
 
 SPACES = {
@@ -137,7 +146,7 @@ def draws() -> tuple:
 def test_generators_go_on_where_a_checkpoint_was_written(tmp_path):
     set_up(seed=7, torch_deterministic=False, n_threads=1)
     first = draws()
-    checkpoints.save(tmp_path, {"algorithm": "x", "generators": get_generators()})
+    checkpoints.save(tmp_path, {**SAVED, "generators": get_generators()})
     second = draws()
     set_up(seed=7, torch_deterministic=True, n_threads=1)
     assert not torch.utils.deterministic.fill_uninitialized_memory
@@ -176,9 +185,9 @@ def test_the_largest_seed_is_one_for_all_generators():
 
 
 def test_a_checkpoint_that_fails_half_way_leaves_the_last_one(tmp_path):
-    checkpoints.save(tmp_path, {"algorithm": "x", "n": 1})
+    checkpoints.save(tmp_path, {**SAVED, "n": 1})
     with pytest.raises((AttributeError, TypeError), match="local object"):
-        checkpoints.save(tmp_path, {"algorithm": "x", "n": 2, "file": lambda: None})
+        checkpoints.save(tmp_path, {**SAVED, "n": 2, "file": lambda: None})
     assert checkpoints.load(tmp_path, "x")["n"] == 1
     assert checkpoints.load(tmp_path / "checkpoint.pt", "x")["n"] == 1
     assert [path.name for path in tmp_path.iterdir()] == ["checkpoint.pt"]
@@ -193,7 +202,7 @@ def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
     for path in (file, ""):
         with pytest.raises(FileNotFoundError, match=f"a file or a run's folder, got '{path}'$"):
             checkpoints.load(path, "x")
-    checkpoints.save(tmp_path, {"algorithm": "x", "weights": torch.zeros(1000)})
+    checkpoints.save(tmp_path, {**SAVED, "weights": torch.zeros(1000)})
     file.write_bytes(file.read_bytes()[:2000])
     with pytest.raises(ValueError, match="checkpoint.pt: .* a file that is none, or a part"):
         checkpoints.load(tmp_path, "x")
@@ -202,24 +211,24 @@ def test_a_missing_or_foreign_checkpoint_is_named(tmp_path):
     with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint, got a damaged"):
         checkpoints.load(tmp_path, "x")
     torch.save([1], file)
-    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint of a run"):
+    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint of a run, got a li"):
         checkpoints.load(tmp_path, "x")
-    checkpoints.save(tmp_path, {"algorithm": "x"})
+    checkpoints.save(tmp_path, SAVED)
     with pytest.raises(ValueError, match="expected y, got a run of x"):
         checkpoints.load(tmp_path, "y")
-    checkpoints.save(tmp_path, {"algorithm": "x", "env_id": "A-v1"})
     with pytest.raises(ValueError, match=r"env_id: expected A-v1, as in .*, got B-v1"):
         checkpoints.load(tmp_path, "x", "B-v1")
 
 
-def test_a_checkpoint_without_an_algorithm_is_none(tmp_path):
-    checkpoints.save(tmp_path, {"weights": torch.zeros(3)})
-    with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint of a run, got some"):
+@pytest.mark.parametrize("key", SAVED)
+def test_a_checkpoint_that_lacks_what_all_hold_is_none(tmp_path, key):
+    checkpoints.save(tmp_path, {name: value for name, value in SAVED.items() if name != key})
+    with pytest.raises(ValueError, match=rf"checkpoint.pt: expected .* without \['{key}'\]$"):
         checkpoints.load(tmp_path)
 
 
 def test_a_checkpoint_can_hold_no_code(tmp_path):
-    checkpoints.save(tmp_path, {"algorithm": "x", "folder": tmp_path})
+    checkpoints.save(tmp_path, {**SAVED, "folder": tmp_path})
     with pytest.raises(ValueError, match="checkpoint.pt: expected a checkpoint, got a damaged"):
         checkpoints.load(tmp_path, "x")
 
@@ -474,7 +483,7 @@ def test_a_device_that_is_missing_is_named_before_an_evaluation(tmp_path):
 
 def saved_run(folder: Path) -> None:
     config = dataclasses.asdict(Options(seed=5, width=16, checkpoint_dir="elsewhere"))
-    checkpoints.save(folder, {"algorithm": "x", "config": config})
+    checkpoints.save(folder, {**SAVED, "config": config})
 
 
 @pytest.mark.parametrize("flag", ["--resume", "--evaluate"])
@@ -543,8 +552,7 @@ def test_rejects_numbers_without_end(algorithm):
 
 def test_rejects_options_of_another_version(tmp_path):
     config = {**dataclasses.asdict(Options()), "height": 3}
-    content = {"algorithm": "x", "config": config, "rlbatch_version": "9.9"}
-    checkpoints.save(tmp_path, content)
+    checkpoints.save(tmp_path, {**SAVED, "config": config})
     with pytest.raises(ValueError, match=r"options of today, got \['height'\] of rlbatch 9"):
         parse(Options, "x", ["--resume", str(tmp_path)])
 
