@@ -429,6 +429,12 @@ class Answers(CountingGym):
             DtypeMismatchError,
             r"frame: expected int64 of shape \(3,\), got \[None, None, None\]",
         ),
+        ([1, [2], 3], DtypeMismatchError, r"frame: .* got \[1, \[2\], 3\]: .*inhomogeneous"),
+        (
+            torch.zeros(3, requires_grad=True),
+            DtypeMismatchError,
+            "frame: .* got tensor.*: Can't call numpy",
+        ),
     ],
 )
 def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(
