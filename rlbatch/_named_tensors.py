@@ -298,6 +298,7 @@ class NamedTensors:
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
             IndexError: There is no such row. Of an index on a GPU nobody looks.
+            ValueError: A row would be written twice. Likewise.
 
         Example:
             >>> from rlbatch import DictTensor
@@ -316,6 +317,7 @@ class NamedTensors:
         if device is not None:
             _check_rows(source_indexes, source.n_elems())
             _check_rows(destination_indexes, self.n_elems())
+            _check_different(destination_indexes, self.n_elems())
             rows = rows_of(source_indexes, source.n_elems(), device)
             self._write(source, rows, rows_of(destination_indexes, self.n_elems(), device))
 
@@ -424,6 +426,21 @@ def _check_rows(rows: torch.Tensor, n_elems: int) -> None:
         for row in rows.aminmax():
             if not -n_elems <= int(row) < n_elems:
                 raise IndexError(f"index: expected one of {n_elems} rows, got {int(row)}")
+
+
+def _check_different(rows: torch.Tensor, n_elems: int) -> None:
+    """Checks that no row is there twice, of an index on the CPU.
+
+    Raises:
+        ValueError: One is.
+    """
+    if rows.dtype in (torch.int64, torch.int32) and rows.is_cpu:
+        in_order = (rows % max(n_elems, 1)).sort().values
+        again = in_order[1:][in_order[1:] == in_order[:-1]]
+        if len(again):
+            raise ValueError(
+                f"destination_indexes: expected all different, got row {int(again[0])} twice"
+            )
 
 
 def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:

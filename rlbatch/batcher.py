@@ -53,7 +53,7 @@ class _State(Enum):
     """Which calls mean something now."""
 
     NEW = "new: call reset"
-    IDLE = "idle: call reset or execute"
+    IDLE = "idle: call execute"
     EXECUTING = "executing: call get"
     CLOSED = "closed"
     FAILED = "failed: a worker raised or died, or Ctrl-C came while it worked; see the error before"

@@ -140,6 +140,10 @@ def as_present_device(device: DeviceLike, name: str = "device") -> torch.device:
     """
     found = as_device(device, name)
     if found.type != "cuda":
+        try:
+            torch.empty(0, device=found)
+        except Exception:  # Of many classes, some with a hundred lines.
+            raise ValueError(f"{name}: expected one that is there, got {found}") from None
         return found
     n_devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if found.index >= n_devices:

@@ -26,7 +26,7 @@ def test_calls_out_of_order_say_so():
     with pytest.raises(CallOrderError, match="execute: expected .* call reset"):
         batcher.execute()
     batcher.reset()
-    with pytest.raises(CallOrderError, match="get: expected .* call reset or execute"):
+    with pytest.raises(CallOrderError, match="get: expected .* idle: call execute"):
         batcher.get()
     batcher.execute()
     with pytest.raises(CallOrderError, match="execute: expected .* call get"):

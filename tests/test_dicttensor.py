@@ -215,6 +215,9 @@ def test_a_device_that_is_missing_is_named(kind):
         ValueError, match=f"device: expected one that is there, got cuda:{n_devices}"
     ):
         make(kind).to(n_devices)
+    if not torch.backends.mps.is_available():
+        with pytest.raises(ValueError, match="^device: expected one that is there, got mps"):
+            make(kind).to("mps")
 
 
 @pytest.mark.gpu

@@ -207,6 +207,9 @@ def test_copy_refuses_what_does_not_fit_and_writes_nothing(kind):
     for rows in ({"source_rows": wrong, "rows": two}, {"source_rows": two, "rows": wrong}):
         refuses(IndexError, f"^index: expected one of {B} rows, got {B}$", **rows)
     refuses(DtypeMismatchError, "^index: expected torch.int64", rows=row.byte())
+    for again in ([1, 1], [B - 1, -1]):  # The last of them would win, or another one.
+        twice = f"^destination_indexes: expected all different, got row {again[0]} twice$"
+        refuses(ValueError, twice, source_rows=two, rows=torch.tensor(again))
     assert rows_in(target) == rows_in(make(kind))
 
 

@@ -176,6 +176,7 @@ class TemporalDictTensor(NamedTensors):
 
         Args:
             index_t: [B] int64, the step to take from each row; negative counts from the end of T.
+                What is past the end of a row is padding: also `lengths - 1` of one without steps.
 
         Raises:
             DtypeMismatchError: `index_t` is not int64.
