@@ -21,6 +21,7 @@ from rlbatch.errors import (
     DtypeMismatchError,
     ShapeError,
     as_device,
+    as_present_device,
 )
 
 State = DictTensor
@@ -317,6 +318,7 @@ class RL_Agent_CheckDevice(RL_Agent):
         info_device: Where `agent_info` has to be, as given to `RL_Batcher`.
 
     Raises:
+        ValueError: One of the devices is none, or is not there.
         DeviceMismatchError: From any call; with stage, key, expected and found device.
 
     Example:
@@ -333,8 +335,8 @@ class RL_Agent_CheckDevice(RL_Agent):
     def __init__(self, agent: RL_Agent, device: DeviceLike, info_device: DeviceLike = "cpu"):
         # Past __setattr__, which writes to the agent. The names keep out of the agent's way.
         self.__dict__["_checked_agent"] = agent
-        self.__dict__["_checked_device"] = as_device(device)
-        self.__dict__["_checked_info_device"] = as_device(info_device, "info_device")
+        self.__dict__["_checked_device"] = as_present_device(device)
+        self.__dict__["_checked_info_device"] = as_present_device(info_device, "info_device")
 
     def initial_state(self, agent_info: DictTensor, B: int) -> State:
         """Checks `agent_info`, the agent's parameters, and the state that comes out."""

@@ -298,6 +298,14 @@ def test_the_checker_forwards_everything():
     assert pickle.loads(pickle.dumps(checked)).threshold == 4
 
 
+@pytest.mark.parametrize("name", ["device", "info_device"])
+def test_the_checker_takes_only_devices_that_are_there(name):
+    missing = f"cuda:{torch.cuda.device_count()}"
+    devices = {"device": "cpu", "info_device": "cpu", name: missing}
+    with pytest.raises(ValueError, match=f"^{name}: expected one that is there, got {missing}"):
+        RL_Agent_CheckDevice(Chatty(), **devices)
+
+
 def test_the_checker_leaves_a_method_alone_that_takes_no_trajectories():
     class Exporting(Chatty):
         def exported(self):
