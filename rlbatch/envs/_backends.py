@@ -533,13 +533,13 @@ def _checked(key: str, leaf: Leaf, value: Any) -> np.ndarray:
     Raises:
         DtypeMismatchError: It is neither an array nor a number.
     """
-    expected = f"{key}: expected {leaf.dtype} of shape {leaf.shape}, got {reprlib.repr(value)}"
+    expected = f"{key}: expected {leaf.dtype} of shape {leaf.shape}"
     try:
         array = np.asarray(value)
     except Exception as error:  # A ragged list, or a tensor that requires a gradient.
-        raise DtypeMismatchError(f"{expected}: {error}") from error
+        raise DtypeMismatchError(f"{expected}, got {reprlib.repr(value)}: {error}") from error
     if array.dtype == np.object_:  # Which is what NumPy makes of anything.
-        raise DtypeMismatchError(expected)
+        raise DtypeMismatchError(f"{expected}, got {reprlib.repr(value)}")
     _check(key, leaf, array, leaf.shape)
     return cast(key, leaf, array)
 
