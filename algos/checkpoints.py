@@ -112,9 +112,9 @@ def load_weights(model: torch.nn.Module, content: dict[str, Any], config: Any, o
     try:
         model.load_state_dict(content["model"])
     except RuntimeError as error:
-        here = dataclasses.asdict(config)
-        names = content["config"].keys() - _OF_THIS_RUN_ALONE
-        others = {k: v for k, v in content["config"].items() if k in names and here.get(k) != v}
+        here, saved = dataclasses.asdict(config), content["config"]
+        differ = {name for name in saved if saved[name] != here.get(name)}
+        others = {name: saved[name] for name in sorted(differ - _OF_THIS_RUN_ALONE)}
         raise ValueError(
             f"{option}: expected the weights of this network, got those of {others}: {error}"
         ) from error

@@ -417,12 +417,10 @@ def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device)
 def _check_rows(rows: torch.Tensor, n_elems: int) -> None:
     """Checks that there are such rows, of an index on the CPU.
 
-    To look at one on a GPU would wait for it.
-
     Raises:
         IndexError: There is none.
     """
-    if rows.dtype in (torch.int64, torch.int32) and rows.is_cpu and rows.numel():
+    if _may_be_looked_at(rows) and rows.numel():
         for row in rows.aminmax():
             if not -n_elems <= int(row) < n_elems:
                 raise IndexError(f"index: expected one of {n_elems} rows, got {int(row)}")
@@ -434,13 +432,18 @@ def _check_different(rows: torch.Tensor, n_elems: int) -> None:
     Raises:
         ValueError: One is.
     """
-    if rows.dtype in (torch.int64, torch.int32) and rows.is_cpu:
+    if _may_be_looked_at(rows):
         in_order = (rows % max(n_elems, 1)).sort().values
         again = in_order[1:][in_order[1:] == in_order[:-1]]
         if len(again):
             raise ValueError(
                 f"destination_indexes: expected all different, got row {int(again[0])} twice"
             )
+
+
+def _may_be_looked_at(rows: torch.Tensor) -> bool:
+    """Returns whether an index holds numbers, for which no GPU has to be waited."""
+    return rows.dtype in (torch.int64, torch.int32) and rows.is_cpu
 
 
 def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
