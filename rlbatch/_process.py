@@ -60,12 +60,12 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
     _served_by = os.getpid()
     group = os.getpgrp()  # An environment may leave it.
     gc.freeze()  # What torch is made of stays: the collection at the end has less to look through.
-    _set_signals(dump_descriptor)
-    _let_parent_go_on()
-    _end_with(parent, lifeline, group)
     worker: Worker | None = None
     is_parent_gone = False
     try:
+        _set_signals(dump_descriptor)
+        _let_parent_go_on()
+        _end_with(parent, lifeline, group)
         worker, device = _make_worker(connection)
         _send(connection, worker.ready)
         _serve(connection, worker, device)

@@ -4,6 +4,7 @@ import functools
 import logging
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import tempfile
@@ -446,3 +447,28 @@ def test_what_is_logged_is_decided_by_the_caller(n_processes):
     finally:
         logger.setLevel(before)
     assert trajectories.trajectories["action/level"][0, 0] == logging.CRITICAL
+
+
+GIVEN_UP_ON = """
+import os, sys
+from multiprocessing.connection import Pipe
+from rlbatch import _process
+mine, theirs = Pipe()
+lifeline, _ = os.pipe()
+# In the middle of its start, which takes its time on a busy machine.
+_process._let_parent_go_on = lambda: os.kill(os.getpid(), _process.INTERRUPT)
+_process.main(theirs, sys.stderr.fileno(), lifeline, os.getppid())
+"""
+
+
+def test_a_worker_that_is_given_up_on_while_it_starts_says_nothing():
+    done = subprocess.run(
+        [sys.executable, "-c", GIVEN_UP_ON],
+        env={**os.environ, "PYTHONPATH": ROOT},
+        timeout=60,
+        capture_output=True,
+        text=True,
+        start_new_session=True,  # It ends its process group.
+    )
+    assert done.stderr == ""
+    assert done.returncode == -signal.SIGKILL
