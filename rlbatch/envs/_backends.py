@@ -170,13 +170,13 @@ class EnvList:
         return self.restart(numbers)
 
     def step(self, numbers: Sequence[int], actions: list[np.ndarray]) -> Result:
-        envs, results = self.envs, []
-        for number, action in zip(numbers, self._values(actions), strict=True):
-            try:
-                results.append(envs[number].step(action))
-            except (Exception, SystemExit) as error:
-                add_environment_note(error, number)
-                raise
+        values, results = self._values(actions), []
+        try:
+            for number, action in zip(numbers, values, strict=True):
+                results.append(self.envs[number].step(action))
+        except (Exception, SystemExit) as error:
+            add_environment_note(error, numbers[len(results)])
+            raise
         frames, *rest, _ = _columns(numbers, results)
         return Result(self._batch(numbers, frames), *_stack_rest(numbers, *rest))
 
@@ -194,11 +194,10 @@ class EnvList:
 
     def _values(self, actions: list[np.ndarray]) -> Sequence[Any]:
         """Returns one action per environment, as a value of the action space."""
-        leaves = self.action_leaves.values()
-        columns = [_values(leaf, array) for leaf, array in zip(leaves, actions, strict=True)]
+        columns = map(_values, self.action_leaves.values(), actions)
         if self._has_nested_actions:
             return [assemble(self.action_space, iter(row)) for row in zip(*columns, strict=True)]
-        return columns[0]
+        return next(columns)
 
     def _batch(self, numbers: Sequence[int], frames: Sequence[Any]) -> Arrays:
         return {

@@ -130,9 +130,10 @@ class GymEnv(VecEnv):
         """
         n_envs = self.n_envs()
         env_info = checked_env_info(env_info, n_envs)
-        observation = self._first(self._backend.reset(env_info), n_envs)
+        first = self._first(self._backend.reset(env_info), n_envs)
+        self._forms = [(key, array.shape[1:], array.dtype) for key, array in first.items()]
         self._running, self._numbers = torch.arange(n_envs, device="cpu"), list(range(n_envs))
-        return observation, self._running
+        return _tensors(first), self._running
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Steps the running environments; see `VecEnv.step`.
@@ -150,8 +151,8 @@ class GymEnv(VecEnv):
             DeviceMismatchError: The action is not on the CPU.
         """
         actions = self._actions(action)
-        running, numbers = self._running, self._numbers
-        after, done = self._observe(self._backend.step(numbers, actions), actions)
+        running, after = self._running, self._rows(len(self._numbers))
+        done = self._observe(after, self._backend.step(self._numbers, actions), actions)
         observation = _tensors(after)
         if not _any(done):
             return (observation, running), (observation, running)
@@ -171,23 +172,21 @@ class GymEnv(VecEnv):
         """Closes the environments."""
         self._backend.close()
 
-    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
-        """Returns what a step led to, and whether it ended the episodes."""
+    def _observe(self, after: Arrays, result: Result, actions: list[np.ndarray]) -> np.ndarray:
+        """Writes what a step led to; returns whether it ended the episodes, [B] bool."""
         self._return += result.reward
         self._length += 1
-        done = result.terminated | result.truncated
-        after = {
-            **result.frames,
-            "reward": result.reward.astype(np.float32),
-            "terminated": result.terminated,
-            "truncated": result.truncated,
-            "done": done,
-            "initial_state": np.zeros(len(done), np.bool_),
-            **dict(zip(self._last_action_keys, actions, strict=True)),
-            "episode_return": self._return.astype(np.float32),
-            "episode_length": self._length.copy(),
-        }
-        return after, done
+        for key, frame in result.frames.items():
+            after[key][...] = frame
+        after["reward"][...] = result.reward
+        after["terminated"][...] = result.terminated
+        after["truncated"][...] = result.truncated
+        after["initial_state"][...] = False
+        for key, action in zip(self._last_action_keys, actions, strict=True):
+            after[key][...] = action
+        after["episode_return"][...] = self._return
+        after["episode_length"][...] = self._length
+        return np.logical_or(result.terminated, result.truncated, out=after["done"])
 
     def _after_an_end(self, after: Arrays, running: torch.Tensor, done: np.ndarray) -> Observation:
         """Returns the rows of the environments that still run, and forgets the others."""
@@ -197,14 +196,25 @@ class GymEnv(VecEnv):
         self._return, self._length = self._return[kept], self._length[kept]
         return _tensors({key: array[kept] for key, array in after.items()}), self._running
 
-    def _first(self, frames: Arrays, n: int) -> DictTensor:
-        """Returns `n` first observations of an episode."""
-        nothing = Result(frames, np.zeros(n), np.zeros(n, np.bool_), np.zeros(n, np.bool_))
-        actions = [np.zeros((n, *leaf.shape), leaf.dtype) for leaf in self._action_leaves.values()]
-        self._return, self._length = np.zeros(n), np.full(n, -1)  # It counts one step.
-        first, _ = self._observe(nothing, actions)
-        first["initial_state"][:] = True
-        return _tensors(first)
+    def _first(self, frames: Arrays, n: int) -> Arrays:
+        """Returns `n` first observations of an episode, and starts the episodes' counts."""
+        self._return, self._length = np.zeros(n), np.zeros(n, np.int64)
+        leaves = zip(self._last_action_keys, self._action_leaves.values(), strict=True)
+        return {
+            **frames,
+            "reward": np.zeros(n, np.float32),
+            "terminated": np.zeros(n, np.bool_),
+            "truncated": np.zeros(n, np.bool_),
+            "done": np.zeros(n, np.bool_),
+            "initial_state": np.ones(n, np.bool_),
+            **{key: np.zeros((n, *leaf.shape), leaf.dtype) for key, leaf in leaves},
+            "episode_return": np.zeros(n, np.float32),
+            "episode_length": np.zeros(n, np.int64),
+        }
+
+    def _rows(self, n: int) -> Arrays:
+        """Returns arrays for observations of `n` environments, which are yet to be written."""
+        return {key: np.empty((n, *shape), dtype) for key, shape, dtype in self._forms}
 
 
 def _check_resets(env: Any) -> None:
@@ -315,15 +325,14 @@ class GymEnvInf(GymEnv):
         """
         self._current = None
         actions = self._actions(action)
-        observation, done = self._observe(self._backend.step(self._numbers, actions), actions)
-        for key, array in observation.items():
-            after[key][...] = array
-            following[key][...] = array
+        done = self._observe(after, self._backend.step(self._numbers, actions), actions)
+        for key, _, _ in self._forms:
+            following[key][...] = after[key]
         if _any(done):
             self._restart(following, done)
 
-    def _observe(self, result: Result, actions: list[np.ndarray]) -> tuple[Arrays, np.ndarray]:
-        after, done = super()._observe(result, actions)
+    def _observe(self, after: Arrays, result: Result, actions: list[np.ndarray]) -> np.ndarray:
+        done = super()._observe(after, result, actions)
         if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
             if self._has_own_rewards:
@@ -331,7 +340,7 @@ class GymEnvInf(GymEnv):
             # Among what this writes to is `done`.
             self._start(after, {key: f[rows] for key, f in result.frames.items()}, rows)
             self._resetting = np.zeros_like(done)
-        return after, done
+        return done
 
     def _after_an_end(self, after: Arrays, running: torch.Tensor, done: np.ndarray) -> Observation:
         """Returns all rows, with a first observation in the place of each terminal one."""
@@ -349,9 +358,11 @@ class GymEnvInf(GymEnv):
 
     def _start(self, observation: Arrays, frames: Arrays, rows: np.ndarray) -> None:
         """Turns some rows into first observations, and starts their episodes' counts."""
-        self._return[rows], self._length[rows] = 0, 0
+        # A slice is written in a fraction of the time.
+        index = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
+        self._return[index], self._length[index] = 0, 0
         for key, array in observation.items():
-            array[rows] = frames.get(key, key == "initial_state")
+            array[index] = frames.get(key, key == "initial_state")
 
 
 def _check_no_rewards(reward: np.ndarray, rows: np.ndarray) -> None:
@@ -375,7 +386,7 @@ def _tensors(arrays: Arrays) -> DictTensor:
 
 
 def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
-    # A copy: it becomes `last_action`, and the caller may go on to use the tensor.
+    # Not a copy where the dtype is that of the space: nobody writes to it.
     if not tensor.is_cpu:
         raise DeviceMismatchError(key, torch.device("cpu"), tensor.device, "env.step")
     is_small = tensor.is_floating_point() and tensor.element_size() < 4
@@ -383,7 +394,9 @@ def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
     array = values.detach().numpy()
     if array.shape != (n, *leaf.shape):
         raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {array.shape}")
+    if array.dtype == leaf.dtype:
+        return array
     kinds, wanted = ("biuf", "a real number") if leaf.dtype.kind == "f" else ("biu", "an integer")
     if array.dtype.kind not in kinds:
         raise DtypeMismatchError(f"{key}: expected {wanted} for {leaf.space}, got {tensor.dtype}")
-    return array.copy() if array.dtype == leaf.dtype else cast(key, leaf, array)
+    return cast(key, leaf, array)
