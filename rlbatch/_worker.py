@@ -19,13 +19,23 @@ import numpy as np
 import torch
 from torch.profiler import record_function
 
-from rlbatch._checks import check_left_alone, check_same_keys, check_same_rows, versions_of
+from rlbatch._answers import (
+    check_answer,
+    check_done,
+    check_has,
+    check_is_dicttensor,
+    check_new_state,
+    check_rows,
+    check_running,
+    two_pairs,
+)
+from rlbatch._checks import check_left_alone, versions_of
 from rlbatch._named_tensors import unshared
 from rlbatch._slots import Layout, SlotWriter, no_history, specs_of
 from rlbatch.agent import add_device_note, check_devices
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor
 from rlbatch.envs.base import steps_into
-from rlbatch.errors import EnvContractError, ShapeError
+from rlbatch.errors import EnvContractError
 from rlbatch.seeding import WorkerSeeds
 
 _AGENT_INFO = "agent_info/"
@@ -191,10 +201,10 @@ class Worker:
     def __init__(self, recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]):
         self._recipe, self._allocate = recipe, allocate
         self.env = recipe.create_env(**{**recipe.env_args, "seed": recipe.seeds.env})
-        _check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
+        check_has("create_env", self.env, "a VecEnv", ("n_envs", "reset", "step", "close"))
         try:
             self.agent = recipe.create_agent(**recipe.agent_args)
-            _check_has("create_agent", self.agent, "an RL_Agent", ("initial_state", "call_replay"))
+            check_has("create_agent", self.agent, "an RL_Agent", ("initial_state", "call_replay"))
             if recipe.seeds.agent is not None:
                 self.agent.seed(recipe.seeds.agent)
             self.n_envs = self.env.n_envs()
@@ -260,11 +270,12 @@ class Worker:
             self._replace_agent_info(agent_info if rows is None else agent_info.index(rows.cpu()))
         if self._is_fresh:
             self._state = self.agent.initial_state(self._agent_info, len(self._running))
-            _check_is_dicttensor("agent.initial_state", "state", self._state)
-            _check_rows("agent.initial_state: state", self._state, len(self._running))
+            check_is_dicttensor("agent.initial_state", "state", self._state)
+            check_rows("agent.initial_state: state", self._state, len(self._running))
             check_devices(self._recipe.device, "agent.initial_state", state=self._state)
             self._state = self._state.clone()  # The agent may keep it, and change in place its own.
             self._is_fresh = False
+        begun, elsewhere = time.perf_counter(), self._seconds_elsewhere()
         if self._slots is not None:
             self._start_slots(self._slots, self._slot_info(), longest)
             if self._is_direct:
@@ -279,6 +290,8 @@ class Worker:
             self._slots.set_lengths(self._unless_everyone(), self._recipe.n_timesteps)
         if self._is_direct:  # They may be views of the slots, which are written over.
             self._observation, self._state = self._observation.clone(), self._state.clone()
+        spent = time.perf_counter() - begun
+        self.stats["storage_s"] += spent - (self._seconds_elsewhere() - elsewhere)
         return len(self._running)
 
     def update(self, info: Any, policy_version: int) -> int:
@@ -300,7 +313,6 @@ class Worker:
 
     def _step(self, t: int) -> None:
         """One step of agent and environment, and its row in the slots."""
-        begun, elsewhere = time.perf_counter(), self._seconds_elsewhere()
         everyone = None if self.autoreset else self._unless_everyone()
         if self._slots is None:
             self._first_step(everyone)
@@ -308,8 +320,6 @@ class Worker:
             self._direct_step(t)
         else:
             self._plain_step(t, everyone)
-        spent = time.perf_counter() - begun
-        self.stats["storage_s"] += spent - (self._seconds_elsewhere() - elsewhere)
         self.stats["n_steps"] += 1
 
     def _first_step(self, everyone: torch.Tensor | None) -> None:
@@ -321,7 +331,7 @@ class Worker:
         after, following, running = self._step_env(action)
         self._look_at("env.step", running, _observation=after, observation=following)
         if not self.autoreset:
-            _check_done(after, len(self._running))
+            check_done(after, len(self._running))
         self._start_first_slots(seen, chosen)
         if self._is_direct and self._recipe.n_timesteps > 1:  # As it does itself from now on.
             self._slots.write_observation(1, None, following)
@@ -335,19 +345,22 @@ class Worker:
         self._store(t, everyone, state, after, following, running)
 
     def _direct_step(self, t: int) -> None:
-        """As a plain step, of an environment that writes its observations to the slots itself."""
+        """As a plain step, of an environment that writes its observations to the slots itself.
+
+        It is trusted to leave the actions as they are, of which others get a copy.
+        """
         action, state = self._act(t)
         self._slots.write_action(t, None, action)
         after_arrays, following_arrays, following = self._slots.direct(t)
         begun = time.perf_counter()
-        self.env.step_into(_for_env(action), after_arrays, following_arrays)
+        self.env.step_into(action, after_arrays, following_arrays)
         self.stats["env_s"] += time.perf_counter() - begun
         self._observation, self._state = following, state
 
     def _step_env(self, action: DictTensor) -> tuple[DictTensor, DictTensor, torch.Tensor]:
         """Returns what followed, what to act on next, and the numbers of those that run on."""
         begun = time.perf_counter()
-        (after, _), (following, running) = _two_pairs(self.env.step(_for_env(action)))
+        (after, _), (following, running) = two_pairs(self.env.step(_for_env(action)))
         self.stats["env_s"] += time.perf_counter() - begun
         return after, following, running
 
@@ -363,7 +376,7 @@ class Worker:
             DeviceMismatchError: It is not on the batcher's device.
         """
         for name, observation in observations.items():
-            _check_is_dicttensor(stage, name, observation)
+            check_is_dicttensor(stage, name, observation)
         if not isinstance(running, torch.Tensor):
             raise TypeError(f"{stage}: running: expected a tensor, got {running!r}")
         check_devices(self._recipe.device, stage, **observations, running=running)
@@ -372,6 +385,7 @@ class Worker:
         """Returns the agent's output and its new state, which may be changed in place.
 
         Raises:
+            TypeError: It returns something else.
             ShapeError: The new state has not one row per environment that ran, or other rows.
             KeyMismatchError, DtypeMismatchError, DeviceMismatchError: Or it differs otherwise from
                 the one before.
@@ -403,16 +417,18 @@ class Worker:
         self.stats["agent_s"] += time.perf_counter() - begun
         if torch.is_grad_enabled():  # Which it has turned on for all that follows.
             torch.set_grad_enabled(False)
-        _check_answer(answer)
-        check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
-        check_left_alone(f"agent.__call__: {_AGENT_INFO}", self._agent_info.variables, of_info)
+        check_answer(answer)
+        if versions or of_info:
+            check_left_alone("agent.__call__: observation/", self._observation.variables, versions)
+            check_left_alone(f"agent.__call__: {_AGENT_INFO}", self._agent_info.variables, of_info)
         if stored is not None and stored != self._slots.version():
             raise ValueError(_CHANGED)
         output, new_state = answer
-        _check_rows("agent.__call__: new state", new_state, len(self._running))
-        _check_new_state(self._state, new_state)
-        given = [self._observation, self._agent_info]
-        return output, unshared(new_state, *(given if history is None else [*given, history]))
+        if new_state.variables or self._state.variables:  # Most agents have none.
+            check_new_state(new_state, self._state, len(self._running))
+            others = () if history is None else (history,)
+            new_state = unshared(new_state, self._observation, self._agent_info, *others)
+        return output, new_state
 
     def _store(
         self,
@@ -431,7 +447,7 @@ class Worker:
         self._slots.write_after(t, everyone, after)
         has_ended = len(running) != len(self._running)
         if has_ended or (running.is_cpu and not self.autoreset):  # On a GPU to look is to wait.
-            _check_running(self._running[~after["done"]], running)
+            check_running(self._running[~after["done"]], running)
         if has_ended:
             self._slots.set_lengths(everyone, t + 1)  # Of those that run on it is set again later.
             state = self._narrow(running, state)
@@ -528,68 +544,6 @@ def _for_env(output: DictTensor) -> DictTensor:
         if key == "action" or key.startswith("action/"):
             given[key] = given[key].clone()
     return DictTensor.unchecked(given)
-
-
-def _check_has(where: str, made: Any, expected: str, names: tuple[str, ...]) -> None:
-    missing = [name for name in names if not callable(getattr(made, name, None))]
-    if isinstance(made, type):
-        raise TypeError(f"{where}: expected {expected}, got a class: {made!r}")
-    if missing:
-        raise TypeError(f"{where}: expected {expected}, got {made!r}, which has no {missing[0]}")
-
-
-def _check_answer(answer: Any) -> None:
-    if not (isinstance(answer, tuple) and len(answer) == 2):
-        raise TypeError(f"agent.__call__: expected a pair (output, new state), got {answer!r}")
-    _check_is_dicttensor("agent.__call__", "output", answer[0])
-    _check_is_dicttensor("agent.__call__", "new state", answer[1])
-
-
-def _check_is_dicttensor(stage: str, name: str, value: Any) -> None:
-    if not isinstance(value, DictTensor):
-        raise TypeError(f"{stage}: {name}: expected a DictTensor, got {value!r}")
-
-
-def _two_pairs(answer: Any) -> Any:
-    try:
-        (after, ran), (following, running) = answer
-    except (TypeError, ValueError):
-        raise EnvContractError(
-            "env.step: expected ((observation, running), (observation, running)), after the action "
-            f"and to act on next, got {answer!r}"
-        ) from None
-    return (after, ran), (following, running)
-
-
-def _check_done(after: DictTensor, n: int) -> None:
-    done = after.variables.get("done")
-    if done is None or done.dtype != torch.bool or done.shape != (n,):
-        found = "none" if done is None else f"{tuple(done.shape)} {done.dtype}"
-        raise EnvContractError(f"env.step: _observation/done: expected ({n},) bool, got {found}")
-
-
-def _check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
-    if not torch.equal(expected, found):
-        raise EnvContractError(
-            "env.step: running: expected the numbers, since the reset, of those that ran and are "
-            f"not done, {expected.tolist()}, got {found.tolist()}, with autoreset False"
-        )
-
-
-def _check_rows(where: str, tensors: DictTensor, n: int) -> None:
-    if tensors.variables and tensors.n_elems() != n:
-        raise ShapeError(f"{where}: expected {n} rows, got {tensors.n_elems()}")
-
-
-def _check_new_state(before: DictTensor, found: DictTensor) -> None:
-    """Checks that a state can stand where that of `initial_state` did."""
-    if before.keys() != found.keys():
-        check_same_keys("agent.__call__: new state, as of initial_state", before, found)
-    for key, tensor in before.items():
-        new = found[key]
-        if new.shape != tensor.shape or new.dtype != tensor.dtype or new.device != tensor.device:
-            where = f"new state/{key}, as of initial_state"
-            check_same_rows(where, new, tensor, n_common=1, stage="agent.__call__")
 
 
 def seed_generators(seed: int) -> None:
