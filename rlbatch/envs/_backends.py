@@ -1,7 +1,7 @@
 """What `GymEnv` steps: a list of environments, or one vector environment.
 
 Both step environments by number and return NumPy arrays. They know nothing of which episodes
-still run; the arrays are new ones in every call.
+still run. What a step returns may be written over by the next one, the first observations not.
 """
 
 from __future__ import annotations
@@ -284,7 +284,7 @@ class Vector:
             self._seeds = [derived_seed(root, self._n_resets) for root in self._roots]
         self._seeded_reset() if self._seeds else self._reset()
         self._seeds, self._ended = None, np.zeros(self.n_envs, np.bool_)
-        return self._frames(range(self.n_envs))
+        return _copies(self._frames(range(self.n_envs)))
 
     def restart(self, numbers: Sequence[int]) -> Arrays:
         if self._mode is AutoresetMode.DISABLED:
@@ -326,7 +326,8 @@ class Vector:
         truncated = cast("truncated", _FLAG, truncated)
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
-        if self._mode is AutoresetMode.SAME_STEP:
+        if self._mode is AutoresetMode.SAME_STEP and self._ended.any():
+            frames = _copies(frames)
             self._write_final(frames, numbers, info)
         columns = (_rows_of(column, numbers) for column in (reward, terminated, truncated))
         return Result(frames, *columns)
@@ -362,7 +363,7 @@ class Vector:
         return [array[rows] for array in actions]
 
     def _frames(self, numbers: Sequence[int]) -> Arrays:
-        """Returns copies: a vector environment may write the next observation over this one."""
+        """Returns the last observations, over which the environment may write the next ones."""
         frames = {}
         for key, leaf in self.observation_leaves.items():
             frame = np.asarray(leaf.of(self._observation))
@@ -401,10 +402,12 @@ class Vector:
 
 
 def _rows_of(array: np.ndarray, numbers: Sequence[int]) -> np.ndarray:
-    """Returns a copy of the rows of some environments, whose numbers rise."""
-    if len(numbers) == len(array):
-        return array.copy()  # A tenth of the time.
-    return array[numbers]
+    """Returns the rows of some environments, whose numbers rise."""
+    return array if len(numbers) == len(array) else array[numbers]
+
+
+def _copies(arrays: Arrays) -> Arrays:
+    return {key: array.copy() for key, array in arrays.items()}
 
 
 def _failed(env: VectorEnv, error: BaseException) -> int | None:
