@@ -358,11 +358,9 @@ class GymEnvInf(GymEnv):
 
     def _start(self, observation: Arrays, frames: Arrays, rows: np.ndarray) -> None:
         """Turns some rows into first observations, and starts their episodes' counts."""
-        # A slice is written in a fraction of the time.
-        index = slice(rows[0], rows[0] + 1) if len(rows) == 1 else rows
-        self._return[index], self._length[index] = 0, 0
+        self._return[rows], self._length[rows] = 0, 0
         for key, array in observation.items():
-            array[index] = frames.get(key, key == "initial_state")
+            array[rows] = frames.get(key, key == "initial_state")
 
 
 def _check_no_rewards(reward: np.ndarray, rows: np.ndarray) -> None:
