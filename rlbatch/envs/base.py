@@ -63,7 +63,8 @@ class VecEnv:
 
     A class with `autoreset` on the CPU may also define `step_into(action, after, following)`: as
     `step`, but it writes the two observations into arrays [n_envs, ...] that it is given, one per
-    key. A batcher then has it write into the trajectories themselves.
+    key. A batcher then has it write into the trajectories themselves, and gives it the agent's own
+    actions, not copies.
 
     Any class may define `seed(seed)`, an int or one per environment, with which the next `reset`
     begins anew; and one with `autoreset` may define `reset_where(chosen)`, [n_envs] bool on its
