@@ -29,7 +29,7 @@ import numpy as np
 import tyro
 
 from benchmarks.report import Report
-from rlbatch.envs.atari import GAMES, Console, build, find_game
+from rlbatch.envs.atari import GAMES, Console, Game, build, find_game
 from rlbatch.envs.atari.roms import rom_folder
 from scripts.cartridges import cartridge
 
@@ -57,8 +57,8 @@ class Config:
     """Names of games; all of them if there is none."""
     frames: int = 3000
     """Frames per game."""
-    mode: Literal["default", "last"] = "default"
-    """Mode and difficulty: the first ones, or the last ones of each game."""
+    mode: Literal["default", "last", "every"] = "default"
+    """Mode and difficulty: the first ones, the last ones, or each once of each game."""
     sticky: float = 0.0
     """Probability that an action is repeated."""
     fuzz: int = 0
@@ -89,7 +89,8 @@ class Case:
         game: Name of the game, or the kind of the generated cartridge.
         n_frames: Frames to play.
         seed: Seed of the actions and of the emulators.
-        mode: `default` or `last`: which mode and difficulty.
+        mode: Mode of the game; None for the one that it starts in.
+        difficulty: Difficulty of the game, where there is a `mode`.
         sticky: Probability that an action is repeated.
         number: Number of a generated cartridge; None for a game.
     """
@@ -97,14 +98,17 @@ class Case:
     game: str
     n_frames: int
     seed: int = 0
-    mode: str = "default"
+    mode: int | None = None
+    difficulty: int = 0
     sticky: float = 0.0
     number: int | None = None
 
     def __str__(self) -> str:
         if self.number is not None:
             return f"cartridge {self.number} ({self.game})"
-        return f"{self.game} ({self.mode} mode, sticky {self.sticky})"
+        mode = f"mode {self.mode}, difficulty {self.difficulty}"
+        mode = "default mode" if self.mode is None else mode
+        return f"{self.game} ({mode}, sticky {self.sticky})"
 
     def rom_path(self, folder: Path) -> Path:
         """Returns the file of the ROM, written to `folder` if it is a generated one."""
@@ -153,11 +157,11 @@ class Pair:
         self._screens = np.zeros((2, height, 160), np.uint8)
         self._rams = np.zeros((2, 128), np.uint8)
 
-    def use_last_mode(self) -> None:
-        """Chooses the last mode and difficulty, and resets."""
+    def use_mode(self, mode: int, difficulty: int) -> None:
+        """Chooses a mode and a difficulty, and resets."""
         for console in (self.expected, self.found):
-            console.setMode(console.getAvailableModes()[-1])
-            console.setDifficulty(console.getAvailableDifficulties()[-1])
+            console.setMode(mode)
+            console.setDifficulty(difficulty)
         self.reset()
 
     def reset(self) -> None:
@@ -239,9 +243,9 @@ def compare(case: Case, path: Path, progress: Any = None) -> Result:
 
     if differs(pair.compare_properties() or pair.compare(), "after loading"):
         return result
-    if case.mode == "last":
-        pair.use_last_mode()
-        if differs(pair.compare(), "after choosing the last mode"):
+    if case.mode is not None:
+        pair.use_mode(case.mode, case.difficulty)
+        if differs(pair.compare(), f"after choosing mode {case.mode}"):
             return result
     for frame, (action, strength) in enumerate(_inputs(case, pair.expected), start=1):
         difference = pair.act(action, strength)
@@ -398,9 +402,23 @@ def _describe_exit(code: int) -> str:
 def game_cases(
     n_frames: int, games: Sequence[str] = (), mode: str = "default", sticky: float = 0.0
 ) -> list[Case]:
-    """Returns a case for each game, all games if none is named."""
-    names = [find_game(game).name for game in games] or list(GAMES)
-    return [Case(name, n_frames, mode=mode, sticky=sticky) for name in names]
+    """Returns the cases of each game, all games if none is named; see `Config.mode`."""
+    return [
+        Case(game.name, n_frames, mode=chosen, difficulty=difficulty, sticky=sticky)
+        for game in [find_game(name) for name in games] or GAMES.values()
+        for chosen, difficulty in _settings(game, mode)
+    ]
+
+
+def _settings(game: Game, mode: str) -> list[tuple[int | None, int]]:
+    """Returns modes, each with a difficulty."""
+    modes, difficulties = game.modes, game.difficulties
+    if mode == "default":
+        return [(None, 0)]
+    if mode == "last":
+        return [(modes[-1], difficulties[-1])]
+    n = max(len(modes), len(difficulties))
+    return [(modes[k % len(modes)], difficulties[k % len(difficulties)]) for k in range(n)]
 
 
 def cartridge_cases(n: int, n_frames: int, first: int = 0) -> list[Case]:
@@ -414,7 +432,7 @@ def parts(config: Config) -> dict[str, list[Case]]:
     found: dict[str, list[Case]] = {}
     if config.full:
         found["default mode"] = game_cases(3000, config.games)
-        found["last mode, sticky"] = game_cases(1500, config.games, "last", 0.25)
+        found["every mode, sticky"] = game_cases(1500, config.games, "every", 0.25)
         found["cartridges"] = cartridge_cases(300, config.fuzz_frames, config.seed)
         found["long"] = game_cases(60_000, LONG_GAMES)
     elif config.sanitize and not (config.games or config.fuzz or config.long):
