@@ -152,7 +152,7 @@ class GymEnv(VecEnv):
         """
         actions = self._actions(action)
         running, after = self._running, self._rows(len(self._numbers))
-        done = self._observe(after, self._backend.step(self._numbers, actions), actions)
+        done = self._observe(after, self._play(after, actions))
         observation = _tensors(after)
         if not _any(done):
             return (observation, running), (observation, running)
@@ -172,7 +172,13 @@ class GymEnv(VecEnv):
         """Closes the environments."""
         self._backend.close()
 
-    def _observe(self, after: Arrays, result: Result, actions: list[np.ndarray]) -> np.ndarray:
+    def _play(self, after: Arrays, actions: list[np.ndarray]) -> Result:
+        """Steps the running environments; writes the actions first, which are the caller's own."""
+        for key, action in zip(self._last_action_keys, actions, strict=True):
+            after[key][...] = action
+        return self._backend.step(self._numbers, actions)
+
+    def _observe(self, after: Arrays, result: Result) -> np.ndarray:
         """Writes what a step led to; returns whether it ended the episodes, [B] bool."""
         self._return += result.reward
         self._length += 1
@@ -182,8 +188,6 @@ class GymEnv(VecEnv):
         after["terminated"][...] = result.terminated
         after["truncated"][...] = result.truncated
         after["initial_state"][...] = False
-        for key, action in zip(self._last_action_keys, actions, strict=True):
-            after[key][...] = action
         after["episode_return"][...] = self._return
         after["episode_length"][...] = self._length
         return np.logical_or(result.terminated, result.truncated, out=after["done"])
@@ -325,14 +329,14 @@ class GymEnvInf(GymEnv):
         """
         self._current = None
         actions = self._actions(action)
-        done = self._observe(after, self._backend.step(self._numbers, actions), actions)
+        done = self._observe(after, self._play(after, actions))
         for key, _, _ in self._forms:
             following[key][...] = after[key]
         if _any(done):
             self._restart(following, done)
 
-    def _observe(self, after: Arrays, result: Result, actions: list[np.ndarray]) -> np.ndarray:
-        done = super()._observe(after, result, actions)
+    def _observe(self, after: Arrays, result: Result) -> np.ndarray:
+        done = super()._observe(after, result)
         if self.resets_late and _any(self._resetting):
             rows = np.flatnonzero(self._resetting)
             if self._has_own_rewards:
@@ -389,7 +393,7 @@ def _array(key: str, leaf: Leaf, tensor: torch.Tensor, n: int) -> np.ndarray:
         raise DeviceMismatchError(key, torch.device("cpu"), tensor.device, "env.step")
     is_small = tensor.is_floating_point() and tensor.element_size() < 4
     values = tensor.float() if is_small else tensor  # NumPy has no bfloat16.
-    array = values.detach().numpy()
+    array = values.numpy(force=True)
     if array.shape != (n, *leaf.shape):
         raise ShapeError(f"{key}: expected shape {(n, *leaf.shape)}, got {array.shape}")
     if array.dtype == leaf.dtype:

@@ -265,6 +265,46 @@ def test_the_last_action_is_a_copy_without_gradients():
     assert not after["last_action"].requires_grad
 
 
+def arrays_of(env):
+    """Resets an environment; returns arrays for `step_into`."""
+    first, _ = env.reset()
+    return [{key: one.numpy().copy() for key, one in first.items()} for _ in range(2)]
+
+
+def test_the_last_action_is_the_one_given_though_an_environment_changes_that_tensor():
+    given = torch.tensor([1])
+
+    class Shares(CountingGym):
+        def step(self, action):
+            given.zero_()  # An agent and an environment may share an object.
+            return super().step(action)
+
+    env = GymEnvInf([Shares()], seed=0)
+    after, following = arrays_of(env)
+    env.step_into(DictTensor({"action": given}), after, following)
+    assert after["last_action"].tolist() == [1]
+    (after, _), _ = env.step(DictTensor({"action": given.fill_(1)}))
+    assert after["last_action"].tolist() == [1]
+
+
+def test_the_last_action_may_lie_where_the_step_writes_to():
+    env = GymEnvInf([Pays()], seed=0)
+    after, following = arrays_of(env)
+    given = torch.from_numpy(after["reward"]).unsqueeze(1).fill_(5.0)
+    env.step_into(DictTensor({"action": given}), after, following)
+    assert (after["last_action"].item(), after["reward"].item()) == (5.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [(torch.tensor([[2 - 3j]]).conj().imag, 3.0), (torch._efficientzerotensor((1, 1)), 0.0)],
+    ids=["negated", "zeros"],
+)
+def test_an_action_that_pytorch_has_yet_to_write_down_arrives(given, expected):
+    (arrived,), last = acting(spaces.Box(-9, 9, (1,), np.float32), given)
+    assert arrived.tolist() == last[0].tolist() == [expected]
+
+
 def test_returns_are_summed_more_finely_than_they_are_given():
     env = GymEnv([Pays(rewards=[2.0**24, 1.0, 1.0])], seed=0)
     env.reset()
