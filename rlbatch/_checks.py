@@ -44,6 +44,17 @@ def as_float(name: str, value: Any) -> float:
     raise TypeError(f"{name}: expected a number, got {value!r}")
 
 
+def check_not_expanded(name: str, tensor: Tensor) -> None:
+    """Checks that a tensor can be written to, element by element.
+
+    Raises:
+        ShapeError: Elements share memory, as those of an expanded tensor do.
+    """
+    strides = tensor.stride()
+    if 0 in strides and any(n > 1 and not s for n, s in zip(tensor.shape, strides, strict=True)):
+        raise ShapeError(f"{name}: expected memory for every element, got an expanded tensor")
+
+
 def check_is(where: str, found: Any, kind: type) -> None:
     """Checks that something is of a class.
 

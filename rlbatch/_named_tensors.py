@@ -14,6 +14,7 @@ from rlbatch._checks import (
     check_is,
     check_is_tensor,
     check_like,
+    check_not_expanded,
     check_same_rows,
     check_shape,
     check_tensors,
@@ -230,6 +231,7 @@ class NamedTensors:
             ShapeError: The index is not [N], or the mask not [B].
             DtypeMismatchError: The index holds neither integers nor bools.
             TypeError: It is a slice, for which there is `slice`.
+            RuntimeError: PyTorch's, for want of memory.
 
         Example:
             >>> from rlbatch import DictTensor
@@ -247,7 +249,7 @@ class NamedTensors:
         rows = rows_of(index, self.n_elems(), device)
         try:
             return self._map(lambda tensor: take_rows(tensor, rows))
-        except IndexError:
+        except (IndexError, RuntimeError):  # The second where there are no rows, or empty ones.
             if isinstance(index, torch.Tensor):
                 _check_rows(index, self.n_elems())  # Only now, as looking takes time.
             raise
@@ -293,7 +295,8 @@ class NamedTensors:
 
         Raises:
             TypeError: An index is not a tensor, or `source` another container.
-            ShapeError: The index tensors differ in shape, two rows do, or a row is too long.
+            ShapeError: The index tensors differ in shape, two rows do, or a row is too long; or a
+                tensor of this one is expanded, so that its elements share memory.
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
@@ -313,6 +316,7 @@ class NamedTensors:
         check_shape("destination_indexes", destination_indexes, source_indexes.shape)
         for key, tensor in self.items():
             check_same_rows(key, source[key], tensor, self._n_common)
+            check_not_expanded(key, tensor)
         device = self.device()
         if device is not None:
             _check_rows(source_indexes, source.n_elems())

@@ -257,7 +257,8 @@ def vtrace(  # noqa: PLR0913
         lambda_: In [0, 1]. Further decay of the traces.
         rho_bar: Highest weight of `delta`; decides which value is learned. The source
             assumes `rho_bar >= c_bar`. Infinity does not clip.
-        c_bar: Highest trace; trades speed for variance.
+        c_bar: Highest trace; trades speed for variance. Where `lambda_ * c_bar` is more than 1
+            the time that this function takes grows with T, not with its logarithm.
         pg_rho_bar: Highest weight of an advantage.
         mask: [B, T] bool. False on padding; None if there is none.
 
@@ -300,7 +301,9 @@ def vtrace(  # noqa: PLR0913
     value_tp1 = value_tp1.masked_fill(terminated, 0.0)
     delta = ratio.clamp(max=rho_bar) * (reward + discount * value_tp1 - value_t)
     trace = discount * lambda_ * ratio.clamp(max=c_bar)
-    value_target = value_t + _solve(delta, trace, linked)
+    # Above 1 the product of many traces may be infinite where no value is.
+    solve = _solve if lambda_ * c_bar <= 1 else _solve_step_by_step
+    value_target = value_t + solve(delta, trace, linked)
     target_tp1 = torch.where(linked, _shift(value_target, 1), value_tp1)
     advantage = ratio.clamp(max=pg_rho_bar) * (reward + discount * target_tp1 - value_t)
     return VTrace(value_target, advantage)
@@ -309,6 +312,15 @@ def vtrace(  # noqa: PLR0913
 def _solve(a: Tensor, b: Tensor, linked: Tensor) -> Tensor:
     """Solves `x[t] = a[t] + b[t] * x[t + 1]`, where the last term needs `linked[t]`."""
     return _repeat(a, a, b, linked, times=a.shape[1])
+
+
+def _solve_step_by_step(a: Tensor, b: Tensor, linked: Tensor) -> Tensor:
+    """Solves the same from the last step to the first, in as many passes as there are steps."""
+    x, following = torch.empty_like(a), a.new_zeros(len(a))
+    for t in reversed(range(a.shape[1])):
+        following = a[:, t] + torch.where(linked[:, t], b[:, t] * following, 0.0)
+        x[:, t] = following
+    return x
 
 
 def _repeat(x: Tensor, a: Tensor, b: Tensor, linked: Tensor, *, times: int) -> Tensor:

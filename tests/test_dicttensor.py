@@ -332,6 +332,16 @@ def test_index_refuses_what_names_no_rows(kind):
             container.index(torch.tensor([0, 1], dtype=dtype))
 
 
+@pytest.mark.parametrize("shape", [(0, 2), (3, 0)])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
+def test_index_names_a_row_that_is_not_there_also_where_there_is_nothing_to_take(shape, dtype):
+    container = DictTensor({"a": torch.zeros(shape)})
+    for row in (3, -4):
+        wanted = f"^index: expected one of {shape[0]} rows, got {row}$"
+        with pytest.raises(IndexError, match=wanted):
+            container.index(torch.tensor([row], dtype=dtype))
+
+
 @pytest.mark.parametrize("kind", NAMED)
 def test_slice_takes_a_range_of_rows(kind, device):
     container = make(kind, device)

@@ -213,6 +213,23 @@ def test_copy_refuses_what_does_not_fit_and_writes_nothing(kind):
     assert rows_in(target) == rows_in(make(kind))
 
 
+def test_copy_refuses_memory_that_rows_share():
+    row, source = torch.tensor([1]), TemporalDictTensor({"a": torch.ones(3, 2)})
+    shared = torch.zeros(1, 2).expand(3, 2)
+    lengths = torch.tensor(0).expand(3)
+    for key, target in (
+        ("a", TemporalDictTensor({"a": shared})),
+        ("lengths", TemporalDictTensor({"a": torch.zeros(3, 2)}, lengths)),
+    ):
+        with pytest.raises(ShapeError, match=f"^{key}: expected memory for every element"):
+            target.copy_(source, row, row)
+        assert not target["a"].any()
+        assert not lengths.any()
+    one = DictTensor({"a": torch.zeros(1, 2).expand(1, 2)})
+    one.copy_(DictTensor({"a": torch.ones(3, 2)}), row, torch.tensor([0]))
+    assert one["a"].tolist() == [[1, 1]]
+
+
 def test_copy_counts_rows_from_each_end():
     large, small = (DictTensor({"a": torch.arange(n)}) for n in (5, 2))
     small.copy_(large, torch.tensor([-1]), torch.tensor([-1]))
@@ -232,5 +249,7 @@ def test_what_is_no_tensor_or_container_is_named():
         rows.index(slice(0, 1))
     with pytest.raises(TypeError, match="^source_indexes: expected a tensor, got list$"):
         rows.copy_(rows, [0], [1])
+    with pytest.raises(TypeError, match="^cat: expected a Trajectories, got a Temporal"):
+        Trajectories.cat([steps])
     with pytest.raises(TypeError, match="^info: expected a DictTensor, got a dict$"):
         Trajectories({"a": torch.zeros(2)}, steps)

@@ -479,6 +479,26 @@ def test_infinite_traces_count_for_nothing_after_the_end():
     assert found.value_target.tolist() == [[1, 1, 1]]
 
 
+@pytest.mark.parametrize("log_ratio", [1.0, 6.0])
+def test_a_product_of_traces_that_overflows_leaves_finite_values_alone(log_ratio):
+    n = 200  # exp(log_ratio) to the power of half of it is infinite in float32.
+    zeros, never = torch.zeros(1, 2 * n), torch.zeros(1, 2 * n, dtype=torch.bool)
+    log_ratios = torch.cat([zeros[:, :n] + log_ratio, zeros[:, n:] - log_ratio], 1)
+    policies = {"target_log_prob": log_ratios, "behaviour_log_prob": zeros}
+    given = {"reward": zeros, "value_t": zeros, "value_tp1": zeros, **policies}
+    found = vtrace(**given, terminated=never, truncated=never, discount=1.0, c_bar=math.inf)
+    assert found.value_target.tolist() == found.pg_advantage.tolist() == zeros.tolist()
+
+
+@every_case
+def test_traces_over_1_give_what_equation_1_gives(monkeypatch, n_steps, seed):
+    monkeypatch.setitem(CLIPS, "c_bar", 1.5)
+    rows = random_rows(n_steps, seed)
+    literal = torch.full_like(rows["reward"], DISCOUNT)
+    expected = oracle(rows, lambda e, t: vtrace_value(rows, literal, e, t))
+    torch.testing.assert_close(vtrace_of(rows).value_target, expected)
+
+
 @pytest.mark.parametrize("name", ["rho_bar", "c_bar", "pg_rho_bar"])
 @pytest.mark.parametrize("bar", [-1.0, math.nan])
 def test_rejects_a_bar_below_0(name, bar):

@@ -18,6 +18,7 @@ or to the end of its episode. So nothing crosses the edge of an episode.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any
 
@@ -27,7 +28,7 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlbatch import DictTensor, TemporalDictTensor
-from rlbatch.errors import DeviceLike
+from rlbatch.errors import DeviceLike, DtypeMismatchError, ShapeError
 
 # What is drawn may be an end, of which a sensible memory holds few.
 _MOST_REDRAWS = 1000
@@ -52,7 +53,7 @@ class ReplayMemory:
             keeps observations as they are.
 
     Raises:
-        ValueError: There is not room for one transition per environment.
+        ValueError: There is not room for one transition per environment, or a number is too small.
     """
 
     def __init__(  # noqa: PLR0913 - what a transition is, and where
@@ -66,6 +67,9 @@ class ReplayMemory:
         device: DeviceLike = "cpu",
         stack: int = 1,
     ):
+        for name, value in (("n_envs", n_envs), ("n_steps", n_steps), ("stack", stack)):
+            if value < 1:
+                raise ValueError(f"{name}: expected at least 1, got {value}")
         self._is_stacked, self._stack = stack > 1, stack
         self._size, self._n_envs = capacity // n_envs, n_envs
         self._n_steps, self._discount = n_steps, discount
@@ -73,6 +77,7 @@ class ReplayMemory:
         if self._size < self._stack + n_steps:
             least = n_envs * (self._stack + n_steps)
             raise ValueError(f"capacity: expected at least {least}, got {capacity}")
+        self._observation_shape = observation_space.shape
         frame_shape = observation_space.shape[1:] if self._is_stacked else observation_space.shape
         self._specs = {
             "frame": (frame_shape, observation_space.dtype),
@@ -90,24 +95,35 @@ class ReplayMemory:
 
     def n_bytes(self) -> int:
         """Returns the bytes that it will take, or takes."""
-        per_entry = sum(
-            int(np.prod(shape)) * dtype.itemsize for shape, dtype in self._specs.values()
-        )
-        return self._n_envs * self._size * per_entry
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms().values())
 
     def allocate(self) -> None:
         """Takes the memory."""
+        self._entries = {
+            key: torch.zeros(shape, dtype=dtype, device=self._device)
+            for key, (shape, dtype) in self._forms().items()
+        }
+
+    def _forms(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
+        """Returns shape and dtype of all that it keeps."""
         n = self._n_envs * self._size
-        for key, (shape, dtype) in self._specs.items():
-            torch_dtype = torch.from_numpy(np.empty(0, dtype)).dtype
-            self._entries[key] = torch.zeros(n, *shape, dtype=torch_dtype, device=self._device)
+        return {  # One frame more, of zeros: the one before an episode.
+            key: ((n + (key == "frame"), *shape), torch.from_numpy(np.empty(0, dtype)).dtype)
+            for key, (shape, dtype) in self._specs.items()
+        }
 
     def n_entries(self) -> int:
         """Returns how many entries were ever written."""
         return int(self._written.sum())
 
     def add(self, steps: TemporalDictTensor) -> None:
-        """Adds the next steps of all environments, [n_envs, T, ...], on any device."""
+        """Adds the next steps of all environments, [n_envs, T, ...], on any device.
+
+        Raises:
+            ShapeError: They are of another number of environments, or other observations.
+            DtypeMismatchError: The observations have another dtype.
+        """
+        self._check(steps["observation/frame"])
         steps = steps.to(self._device)
         everyone = torch.arange(self._n_envs, device=self._device)
         for t in range(steps.n_timesteps()):
@@ -183,19 +199,22 @@ class ReplayMemory:
             "entries": self._entries,
             "written": self._written,
             "highest_priority": self._highest_priority,
+            "priority_exponent": self._exponent,
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Takes over what `state_dict` returned.
 
         Raises:
-            ValueError: It is from a memory of another size, or with other options.
+            ValueError: It is from a memory of another size, of other frames, or with another
+                exponent of the priorities.
         """
-        n = self._n_envs * self._size
-        expected = {"written": (self._n_envs,)}
-        expected |= {key: (n, *shape) for key, (shape, _) in self._specs.items()}
+        expected = {"written": ((self._n_envs,), torch.int64), **self._forms()}
         tensors = {"written": state["written"], **state["entries"]}
-        found = {key: tuple(tensor.shape) for key, tensor in tensors.items()}
+        found = {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in tensors.items()}
+        # What is kept of a priority is its power.
+        expected["priority_exponent"] = self._exponent
+        found["priority_exponent"] = state.get("priority_exponent")
         if found != expected:
             raise ValueError(
                 f"memory: expected one saved with the same capacity, n_envs and priorities, "
@@ -204,6 +223,14 @@ class ReplayMemory:
         self._entries = {key: tensor.to(self._device) for key, tensor in state["entries"].items()}
         self._written = state["written"].to(self._device)
         self._highest_priority = state["highest_priority"].to(self._device)
+
+    def _check(self, frames: Tensor) -> None:
+        expected, dtype = (self._n_envs, *self._observation_shape), self._entries["frame"].dtype
+        found = (*frames.shape[:1], *frames.shape[2:])
+        if found != expected:
+            raise ShapeError(f"observation/frame: expected {expected} in each step, got {found}")
+        if frames.dtype != dtype:
+            raise DtypeMismatchError(f"observation/frame: expected {dtype}, got {frames.dtype}")
 
     def _newest(self, frame: Tensor) -> Tensor:
         return frame[:, -1] if self._is_stacked else frame
@@ -294,11 +321,10 @@ class ReplayMemory:
         """Returns the observations at entries: stacks, where frames before the episode are 0."""
         if not self._is_stacked:
             return self._entries["frame"][self._place(env, number)]
-        frames, is_before = [], torch.zeros_like(env, dtype=torch.bool)
+        places, is_before = [], torch.zeros_like(env, dtype=torch.bool)
         for age in range(self._stack):
             # What comes before the first entry of all is before an episode as well.
             place = self._place(env, (number - age).clamp(min=0))
-            frame = self._entries["frame"][place]
-            frames.append(frame * ~is_before.reshape(-1, *[1] * (frame.dim() - 1)))
+            places.append(torch.where(is_before, self._n_envs * self._size, place))
             is_before = is_before | self._entries["begins"][place]
-        return torch.stack(frames[::-1], dim=1)
+        return self._entries["frame"][torch.stack(places[::-1], dim=1)]

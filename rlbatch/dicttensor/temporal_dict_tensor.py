@@ -15,6 +15,7 @@ from rlbatch._checks import (
     check_fits,
     check_is,
     check_lengths,
+    check_not_expanded,
     check_shape,
     check_tensors,
 )
@@ -277,6 +278,7 @@ class TemporalDictTensor(NamedTensors):
             raise ShapeError(
                 f"source: expected rows of at most {self.n_timesteps()} steps, got {longest}"
             )
+        check_not_expanded("lengths", self.lengths)
         for key, tensor in self.items():
             steps = take_rows(source[key][:, :longest], rows)
             put_rows(tensor[:, :longest], destination_rows, steps)

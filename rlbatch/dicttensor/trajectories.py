@@ -109,6 +109,8 @@ class Trajectories:
     def cat(trajectories: Iterable[Trajectories]) -> Trajectories:
         """Joins batches of trajectories (a copy); see `TemporalDictTensor.cat`."""
         trajectories = list(trajectories)
+        for batch in trajectories:
+            check_is("cat", batch, Trajectories)
         return Trajectories(
             DictTensor.cat(batch.info for batch in trajectories),
             TemporalDictTensor.cat(batch.trajectories for batch in trajectories),

@@ -1,5 +1,6 @@
 """The replay memory of DQN, beside a literal account of what was put in."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from gymnasium import spaces
 
 from algos.dqn.memory import ReplayMemory
 from algos.environments import create_atari
-from rlbatch import DictTensor, TemporalDictTensor
+from rlbatch import DictTensor, DtypeMismatchError, ShapeError, TemporalDictTensor
 
 N_ENVS, STACK = 3, 3
 STACKED = spaces.Box(0, 255, (STACK, 2, 2), np.uint8)
@@ -339,6 +340,69 @@ def test_a_memory_of_another_size_is_refused(capacity: int, n_envs: int, exponen
     saved.allocate()
     with pytest.raises(ValueError, match="memory: expected one saved with the same capacity"):
         other.load_state_dict(saved.state_dict())
+
+
+def test_a_memory_with_another_exponent_or_other_frames_is_refused():
+    space = spaces.Box(0, 1, (3,), np.float32)
+    bytes_, one, half = (
+        ReplayMemory(80, 4, *options)
+        for options in (
+            (spaces.Box(0, 255, (3,), np.uint8), 1, 0.99, 1.0), (space, 1, 0.99, 1.0),
+            (space, 1, 0.99, 0.5),
+        )
+    )  # fmt: skip
+    one.allocate()
+    for other in (bytes_, half):
+        with pytest.raises(ValueError, match="memory: expected one saved with the same capacity"):
+            other.load_state_dict(one.state_dict())
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"n_envs": 0}, "n_envs: expected at least 1, got 0"),
+        ({"n_steps": 0}, "n_steps: expected at least 1, got 0"),
+        ({"stack": 0}, "stack: expected at least 1, got 0"),
+    ],
+)
+def test_a_memory_of_nothing_is_refused(options, expected):
+    with pytest.raises(ValueError, match=f"^{expected}$"):
+        ReplayMemory(**{"capacity": 80, "n_envs": 2, "observation_space": FLAT, **options})
+
+
+def test_steps_that_are_not_those_of_the_environments_are_refused():
+    memory = ReplayMemory(60, N_ENVS, FLAT)
+    memory.allocate()
+    steps = Tape(0, FLAT).steps(4)
+    with pytest.raises(ShapeError, match=r"^observation/frame: expected \(3, 2\) .*got \(1, 2\)"):
+        memory.add(steps.slice(0, 1))
+    steps.set("observation/frame", steps["observation/frame"].double())
+    with pytest.raises(DtypeMismatchError, match="^observation/frame: expected torch.float32"):
+        memory.add(steps)
+    assert memory.n_entries() == 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.uint32, np.uint8])
+def test_frames_before_an_episode_are_zeros_whatever_was_there(dtype):
+    space = spaces.Box(0, 9, (2, 1), dtype)
+    memory = ReplayMemory(40, 1, space, stack=2)
+    memory.allocate()
+    worst = math.inf if dtype is np.float32 else 9
+    frames = torch.tensor([[[0], [worst]], [[0], [1]], [[1], [2]], [[2], [3]]])
+    frames = frames.to(torch.from_numpy(np.zeros(0, dtype)).dtype).unsqueeze(0)
+    ends = torch.tensor([[True, False, False, False]])
+    steps = {
+        "observation/frame": frames,
+        "observation/initial_state": torch.tensor([[True, True, False, False]]),
+        "action/action": torch.zeros(1, 4, dtype=torch.int64),
+        "_observation/frame": frames,
+        "_observation/reward": torch.zeros(1, 4),
+        "_observation/terminated": ends,
+        "_observation/done": ends,
+    }
+    memory.add(TemporalDictTensor(steps))
+    drawn = memory.sample(100)["frame"].flatten(1).tolist()
+    assert sorted({tuple(stack) for stack in drawn}) == [(0, 1), (0, worst), (1, 2)]
 
 
 @pytest.mark.parametrize("stack", [1, 3])
