@@ -158,7 +158,7 @@ class ReplayMemory:
             float32, of having been drawn, times the number of entries.
 
         Raises:
-            ValueError: There are no transitions yet, or next to none.
+            ValueError: There are no transitions yet, or next to none; or a priority is not finite.
         """
         env, number, probability = self._draw(n)
         total = torch.zeros(n, device=self._device)
@@ -260,7 +260,7 @@ class ReplayMemory:
         """Returns environments, numbers of entries where transitions begin, and probabilities.
 
         Raises:
-            ValueError: There are none, or next to none.
+            ValueError: There are none, or next to none; or a priority is not finite.
         """
         # A stack needs older frames, which are gone where the ring has come round.
         oldest = (self._written - self._size).clamp(min=0)
@@ -284,6 +284,8 @@ class ReplayMemory:
                 torch.where(is_wrong, new, old)
                 for new, old in zip(draw(), (env, number, probability), strict=True)
             )
+        if self._exponent and not bool(sums.isfinite().all()):
+            raise ValueError("sample: expected finite priorities, got others: has a loss diverged?")
         raise ValueError("sample: expected room for more than the ends of episodes, got too little")
 
     def _draw_alike(

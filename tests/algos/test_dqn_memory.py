@@ -382,6 +382,17 @@ def test_steps_that_are_not_those_of_the_environments_are_refused():
     assert memory.n_entries() == 0
 
 
+@pytest.mark.parametrize("priority", [math.nan, math.inf])
+def test_a_priority_that_is_no_number_is_what_the_error_is_about(priority):
+    memory = ReplayMemory(60, N_ENVS, FLAT, priority_exponent=1.0)
+    memory.allocate()
+    memory.add(Tape(0, FLAT).steps(10))
+    place = memory.sample(4)["place"]
+    memory.set_priorities(place, torch.full((4,), priority))
+    with pytest.raises(ValueError, match="^sample: expected finite priorities, got others"):
+        memory.sample(4)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.uint16, np.uint32, np.uint8])
 def test_frames_before_an_episode_are_zeros_whatever_was_there(dtype):
     space = spaces.Box(0, 9, (2, 1), dtype)
