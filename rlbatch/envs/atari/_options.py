@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_integer
+from rlbatch.envs.atari.console_settings import as_stored
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
 
@@ -309,5 +310,5 @@ def native_options(settings: Settings) -> NativeOptions:
         life_loss_info=settings.life_loss_info,
         clip_reward=settings.reward_clipping,
         max_frames=settings.max_num_frames_per_episode or 0,
-        repeat_probability=settings.repeat_action_probability,
+        repeat_probability=as_stored(settings.repeat_action_probability),
     )

@@ -49,7 +49,7 @@ import numpy as np
 
 from rlbatch._checks import as_float
 from rlbatch.envs.atari._options import MOST_STRENGTH
-from rlbatch.envs.atari.console_settings import DEFAULTS, INT32, Setting, check_setting
+from rlbatch.envs.atari.console_settings import DEFAULTS, INT32, Setting, as_stored, check_setting
 from rlbatch.envs.atari.console_state import ConsoleState, ale_state
 from rlbatch.envs.atari.games import (
     ACTIONS,
@@ -167,14 +167,14 @@ class Console:
 
         Args:
             key: `repeat_action_probability`.
-            value: In [0, 1]; rounded to 32 bits.
+            value: In [0, 1]; rounded to 32 bits and six digits.
 
         Raises:
             KeyError: No setting of that name is such a number.
             TypeError: `value` is not a number.
             ValueError: It is out of range.
         """
-        value = float(np.float32(as_float(key, value)))
+        value = as_stored(as_float(key, value))
         if not 0 <= value <= 1:
             raise ValueError(f"{key}: expected a number in [0, 1], got {value}")
         self._set(key, value)

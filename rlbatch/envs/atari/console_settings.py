@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from rlbatch.envs.atari.games import SYSTEM_SEED
 
 Setting = int | float | bool | str
@@ -36,6 +38,11 @@ DEFAULTS: dict[str, Setting] = {
 # What would have to do something else than at the start, and is not built.
 _FIXED = {"color_averaging", "cpu", "display_screen", "paddle_min", "palette", "sound_obs"}
 _FIXED |= {"record_screen_dir", "record_sound_filename"}
+
+
+def as_stored(value: float) -> float:
+    """Returns a number as ALE keeps it: in 32 bits, and of these six decimal digits."""
+    return float(np.float32(f"{np.float32(value):.6g}"))
 
 
 def check_setting(key: str, value: Setting) -> None:

@@ -92,7 +92,7 @@ class AtariEnv(VecEnv):
             - `max_num_frames_per_episode` (108000): after how many frames an episode is truncated;
               None for no limit.
             - `repeat_action_probability` (0.0): with which probability, in every frame, the last
-              action is repeated.
+              action is repeated; as in ALE, six digits of it count.
             - `full_action_space` (False): whether all actions can be chosen, rather than those
               that have an effect.
             - `mode`, `difficulty` (None): of the game, see `Game.modes`; None for the default. The

@@ -52,7 +52,10 @@ class AtariVectorEnv(VectorEnv):
 
     Same arguments and a few more, same spaces, dtypes and infos; and with equal options, seeds and
     actions the same observations, rewards and flags, bit for bit. Where ale-py's crashes, waits
-    for ever or returns uninitialised memory, this one raises an error or returns zeros.
+    for ever or returns uninitialised memory, this one raises an error or returns zeros. Known to
+    differ are two things more: `reset` forgets the steps that are under way, of which ale-py's then
+    returns the results; and where sticky actions have a probability over 0.99, a reset of
+    double_dunk plays other frames.
 
     It owns threads and memory; `close` releases them. It belongs to one thread of the caller at a
     time. A child that is forked can use it too, except for steps that are under way then.
@@ -68,7 +71,7 @@ class AtariVectorEnv(VectorEnv):
         thread_affinity_offset: Accepted, and without effect.
         max_num_frames_per_episode: After how many frames an episode is truncated.
         repeat_action_probability: With which probability, in every frame, the last action is
-            repeated.
+            repeated; as in ALE, six digits of it count.
         full_action_space: Whether all actions of the console can be chosen, rather than those
             that have an effect.
         continuous: Whether actions are (radius, angle, fire) rather than numbers.

@@ -126,6 +126,16 @@ def test_a_number_is_rounded_before_it_is_looked_at(value):
     assert console.getFloat("repeat_action_probability") == 1
 
 
+@pytest.mark.parametrize("value", [1 / 3, 0.1000004, 0.00012345678, 0.9999996, 1e-7, 0.25, 0.0])
+def test_as_many_digits_of_a_probability_count_as_in_ale(value):
+    ale_py = pytest.importorskip("ale_py")
+    found = []
+    for console in (ale_py.ALEInterface(), Console()):
+        console.setFloat("repeat_action_probability", value)
+        found.append(console.getFloat("repeat_action_probability"))
+    assert found[0] == found[1]
+
+
 @pytest.mark.parametrize("value", [np.True_, np.False_])
 def test_a_setting_may_be_a_bool_of_numpy(value):
     console = Console()

@@ -199,6 +199,23 @@ def test_every_game_equals_ale_py(game):
     compare(game, OPTIONS["full size"], "SameStep", 60)
 
 
+def test_the_seventh_digit_of_a_probability_does_not_count_as_in_ale_py():
+    options = {"frameskip": 1, "noop_max": 0, "use_fire_reset": False, "stack_num": 1}
+    options |= {"maxpool": False, "img_height": 210, "img_width": 160}
+    # These draw a number between 0.1 and 0.1000004 soon.
+    seeds, played = np.array([8899, 17941, 20857, 22052, 27159]), []
+    for kind, probability in (
+        (ale_vector_env.AtariVectorEnv, 0.1000004), (AtariVectorEnv, 0.1000004),
+        (AtariVectorEnv, 0.10001),
+    ):  # fmt: skip
+        env = kind("pong", 5, num_threads=1, repeat_action_probability=probability, **options)
+        env.reset(seed=seeds)
+        played.append(np.stack([env.step(np.full(5, 2 + t % 2))[0] for t in range(130)]))
+    ale, ours, another = played
+    assert_same(ours, ale, "steps")
+    assert not np.array_equal(another, ours)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_games_that_are_lost_equal_ale_py(mode):
     beside = Beside("breakout", autoreset_mode=mode, life_loss_info=True)
