@@ -192,7 +192,7 @@ learn() { # GAME SCORE OPTIONS SEED...: trains A2C until it has the score.
     done
     [ -z "$(ls "$runs")" ] || tar czf "$OUT/learning.tgz" --exclude='*.pt' -C "$runs" .
 }
-shorter="--total-steps 3000000 --evaluate-every 500"
+shorter="--total-steps 4000000 --evaluate-every 500"
 longer="--total-steps 8000000 --evaluate-every 1000"
 learn Pong 18 "$shorter" 0
 learn MsPacman 1500 "$longer" 0
