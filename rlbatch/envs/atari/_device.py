@@ -362,9 +362,7 @@ class DeviceBatch(Batch):
             ValueError: There are no pictures, or they differ in height.
         """
         self.check_idle("render")
-        if not ids:
-            raise ValueError("ids: expected at least one environment, got none")
-        return self._on_host(ids).render(list(range(len(ids))))
+        return self._on_host(ids or [0]).render(list(range(len(ids))))  # Which refuses none.
 
     def from_ale(self, ids: list[int], ale: Any) -> None:
         """Puts environments where a console of ale-py is; see `AtariEnv.from_ale`."""

@@ -119,6 +119,7 @@ def slow(*case: Any) -> Any:
         slow("klax", COLOURS),
         slow("breakout", {"obs_type": "ram"}),
         slow("pong", {"n_envs": 34, "n_warps": 1}),
+        slow("pong", {"img_height": 11, "img_width": 17, "stack_num": 1}),  # Not in words.
     ],
 )
 @pytest.mark.parametrize("sanitizer", [THREADS, MEMORY], ids=["threads", "memory"])

@@ -204,17 +204,17 @@ struct Environment {
   // Emulates the acts that are to be done after so many, and before them, if these are -1, the reset. See
   // NOTE [ frames that nobody sees ].
   RLB_FN void emulate_rest(bool fires, s32 n_done, s32 n_acts) {
-    Start& start = *reinterpret_cast<Start*>(canvas.ring);
+    Start* const start = reinterpret_cast<Start*>(canvas.ring);
     const s32 ring_size = options.stack * frame_size(options);
     const bool fits = ring_size >= s32{sizeof(Start)} && ring_size % s32{alignof(Start)} == 0;
     bool is_blind = has_images() && fits && (n_done < 0 || n_acts - n_done > kSeen);
     if (is_blind) {
-      start.state = state();
-      start.generators = console.generators;
+      start->state = state();
+      start->generators = console.generators;
     }
     while (!reset_and_act(fires, n_done, n_acts, is_blind)) {
-      state() = start.state;
-      console.generators = start.generators;
+      state() = start->state;
+      console.generators = start->generators;
       is_blind = false;
     }
   }
