@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,8 @@ _DTYPES = {
 _MOST_NAMED = 10  # Environments in a message.
 _N_RESETS = 10  # Of some environments.
 _ENOUGH = 5  # Ends of episodes, to suspect something of all of them.
+_N_COMPARED = 10  # Steps that are taken once more, with one seed.
+_N_KEPT = 8  # Observations that were returned, and must stay what they are.
 
 
 class CheckReport(NamedTuple):
@@ -57,11 +60,12 @@ def check_env(
 
     The environment is reset, stepped, and reset again, and all that once more with `step_into` and
     with `reset_where`, where it has them and resets itself; it is not closed. Where it has `seed`,
-    it is left as after `seed(0)`. What can not be seen from outside is not checked: whether a
-    terminal observation is the true one, and what a step before the very first reset does. Logged
-    as a warning is what is suspected: terminal observations that are each equal to what the next
-    episode begins with, values outside the bounds of `env.observation_space`, and first
-    observations that differ though the seed is the same.
+    `step_into` is compared with `step`, and it is left as after `seed(0)`. What can not be seen
+    from outside is not checked: whether a terminal observation is the true one, and what a step
+    before the very first reset does. Logged as a warning is what is suspected: terminal
+    observations that are each equal to what the next episode begins with, values outside the
+    bounds of `env.observation_space`, and first observations that differ though the seeds are the
+    same, in `seed` or in an `env_info`.
 
     Args:
         env: The environment.
@@ -92,61 +96,116 @@ def check_env(
     for _ in range(n_steps):
         walk.step()
     walk.reset(DictTensor())
+    walks = [walk]
     if env.autoreset and walk.device.type == "cpu" and steps_into(env):
-        _check_step_into(env, sample, n_steps)
+        walks.append(_check_step_into(env, sample, n_steps))
     if env.autoreset and callable(getattr(env, "reset_where", None)):
-        _check_reset_where(env, sample)
-    suspected = [*_suspected(walk, n_steps), *_unseeded(walk)]
+        walks.append(_check_reset_where(env, sample))
+    suspected = [*_suspected(walks, n_steps), *_unseeded(walk)]
     for warning in suspected:
         logger.warning("check_env: %s", warning)
     return CheckReport(n_steps, walk.n_terminated, walk.n_truncated, tuple(suspected))
 
 
-def _suspected(walk: _Walk, n_steps: int) -> Iterator[str]:
-    if not walk.n_terminated + walk.n_truncated:
+def _suspected(walks: Sequence[_Walk], n_steps: int) -> Iterator[str]:
+    if not walks[0].n_terminated + walks[0].n_truncated:
         yield f"no episode ended in {n_steps} steps; take more"
-    if _ENOUGH <= walk.n_begun == walk.n_begun_alike:
-        yield (
-            f"each of {walk.n_begun} episodes began with the observation that the one before ended "
-            "with; is that the true terminal observation?"
-        )
-    for key in sorted(walk.outside):
-        low, high = walk.bounds[key]
+    for walk in walks:
+        if _ENOUGH <= walk.n_begun == walk.n_begun_alike:
+            yield (
+                f"each of {walk.n_begun} episodes began with the observation that the one before "
+                "ended with; is that the true terminal observation?"
+            )
+            break
+    for key in sorted(set().union(*(walk.outside for walk in walks))):
+        low, high = walks[0].bounds[key]
         yield f"{key} was outside the bounds of observation_space, {low.min()} to {high.max()}"
 
 
 def _unseeded(walk: _Walk) -> Iterator[str]:
-    """Resets twice with one seed, where the environment can be seeded."""
-    if not callable(getattr(walk.env, "seed", None)):
+    """Resets twice with the same seeds, where the environment can be seeded.
+
+    Raises:
+        EnvContractError: It does not take them.
+    """
+    if not _has_seed(walk.env):
         return
-    firsts = []
-    for _ in range(2):
-        walk.env.seed(0)  # type: ignore[attr-defined]
-        walk.reset(DictTensor())
-        firsts.append(walk.current.observation)
-    one, other = firsts
-    if differ := [key for key, tensor in one.items() if not _equal(tensor, other[key]).all()]:
+    several = list(range(walk.n_envs))
+    ways: dict[str, Callable[[], None]] = {
+        "reset: takes one seed per environment in env_info": lambda: walk.reset(
+            DictTensor({"seed": torch.tensor(several, device="cpu")})
+        ),
+        "seed: takes one integer per environment": lambda: walk.begin(several),
+        "seed: takes an integer": lambda: walk.begin(0),
+    }
+    differ: set[str] = set()
+    for clause, begin in ways.items():
+        firsts = []
+        for _ in range(2):
+            _expect_no_exception(begin, clause)
+            firsts.append(walk.current.observation)
+        differ |= _different_keys(*firsts)
+    if differ:
         yield (
-            f"{', '.join(differ)} of first observations differed with one seed; does all that is "
-            "drawn come from it (in Gymnasium by super().reset(seed=seed)), nothing from before?"
+            f"{', '.join(sorted(differ))} of first observations differed with one seed; does all "
+            "that is drawn come from it (in Gymnasium by super().reset(seed=seed)), nothing from "
+            "before?"
         )
 
 
-def _check_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor], n_steps: int) -> None:
-    walk = _WalkInto(env, sample_action)
+def _has_seed(env: VecEnv) -> bool:
+    return callable(getattr(env, "seed", None))
+
+
+def _different_keys(one: DictTensor, other: DictTensor) -> set[str]:
+    return {key for key, tensor in one.items() if not bool(_equal(tensor, other[key]).all())}
+
+
+def _check_step_into(
+    env: VecEnv, sample_action: Callable[[int], DictTensor], n_steps: int
+) -> _Walk:
     try:
+        walk = _WalkInto(env, sample_action)
         for _ in range(n_steps):
             walk.step()
+        if _has_seed(env):
+            _compare_step_into(env, sample_action)
     except EnvContractError as error:
         raise EnvContractError(f"with step_into: {error}") from error.__cause__
+    return walk
 
 
-def _check_reset_where(env: VecEnv, sample_action: Callable[[int], DictTensor]) -> None:
-    walk = _Walk(env, sample_action)
-    with contextlib.suppress(NotImplementedError):  # Not for all that the class can be made of.
-        for number in range(_N_RESETS):
-            walk.reset_where(walk.everyone % 2 == number % 2)
+def _compare_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor]) -> None:
+    """Takes the same steps with `step`, twice, and with `step_into`."""
+    actions = [sample_action(env.n_envs()) for _ in range(_N_COMPARED)]
+    runs = []
+    for kind in (_Walk, _Walk, _WalkInto):
+        given = iter(actions)
+        walk = kind(env, lambda _, given=given: next(given).clone())
+        walk.begin(0)
+        seen = [walk.current.observation]
+        for _ in actions:
             walk.step()
+            seen += [after.observation for after in walk.latest]
+        runs.append(seen)
+    for one, again, into in zip(*runs, strict=True):
+        # What draws from elsewhere than its seed may differ.
+        for key in sorted(_different_keys(one, into) - _different_keys(one, again)):
+            _expect_equal(into[key], one[key], f"writes what step returns: {key}")
+
+
+def _check_reset_where(env: VecEnv, sample_action: Callable[[int], DictTensor]) -> _Walk:
+    walk = _Walk(env, sample_action)
+    try:
+        walk.reset_where(walk.everyone >= 0)
+    except NotImplementedError:  # It is not for all that the class can be made of.
+        return walk
+    walk.reset_where(walk.everyone < 0)
+    for number in range(_N_RESETS):
+        walk.step()
+        walk.reset_where(walk.everyone % 2 == number % 2)
+    walk.step()
+    return walk
 
 
 class _Seen(NamedTuple):
@@ -167,10 +226,13 @@ class _Walk:
         self.everyone = torch.arange(self.n_envs, device="cpu")
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
-        self.n_begun = self.n_begun_alike = 0  # Episodes after another one, in one step.
+        self.n_begun = self.n_begun_alike = 0  # Episodes after one that has ended.
         self.bounds: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         self.outside: set[str] = set()  # Keys.
-        self.seen: list[_Seen] = []
+        self.latest: list[_Seen] = []
+        self.kept: deque[_Seen] = deque(maxlen=_N_KEPT)
+        self.ended = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
+        self.terminal = DictTensor()  # [n_envs, ...], the last observation of those.
         self.reset(None)
 
     def reset(self, env_info: DictTensor | None) -> None:
@@ -184,6 +246,11 @@ class _Walk:
         # Those whose next step is the reset, and not a step of an episode.
         self.late = torch.zeros(self.n_envs, dtype=torch.bool, device="cpu")
         self.check_first(first.observation, "reset", first.numbers)
+
+    def begin(self, seed: int | list[int]) -> None:
+        """Resets with another seed."""
+        self.env.seed(seed)  # type: ignore[attr-defined]
+        self.reset(DictTensor())
 
     def reset_where(self, chosen: torch.Tensor) -> None:
         """Starts episodes in some environments, and checks what comes."""
@@ -213,12 +280,16 @@ class _Walk:
         if not isinstance(action, DictTensor):
             raise TypeError(f"sample_action: expected a DictTensor, got {action!r}")
         action = action.to(self.device)
-        before = action.clone()
-        after, following = self.take(self.call_step(action), "step")
+        extra = DictTensor({"no_action": torch.zeros(action.n_elems(), device=self.device)})
+        given, before = action + extra, (action + extra).clone()
+        after, following = self.take(self.call_step(given, action), "step")
+        clause = "step: leaves the actions as they are"
+        _expect(list(given) == list(before), f"{clause}: {list(before)}", list(given))
         for key, tensor in before.items():
-            _expect_equal(action[key], tensor, f"step: leaves the actions as they are: {key}")
+            _expect_equal(given[key], tensor, f"{clause}: {key}")
         _expect_equal(after.numbers, self.current.numbers, "step: the first pair has all that ran")
-        self.check_after(after, action.to("cpu"))
+        self.check_after(after, before.get(action.keys()).to("cpu"))
+        self.remember_ends(after)
         self.check_following(after, following)
         self.n_terminated += int(after.observation["terminated"].sum())
         self.n_truncated += int(
@@ -226,9 +297,7 @@ class _Walk:
         )
         self.current = following
 
-    def call_step(self, action: DictTensor) -> tuple[Observation, Observation]:
-        extra = DictTensor({"no_action": torch.zeros(action.n_elems(), device=self.device)})
-        given = action + extra
+    def call_step(self, given: DictTensor, action: DictTensor) -> tuple[Observation, Observation]:
         try:
             pairs = self.act(given)
         except Exception as error:
@@ -255,19 +324,21 @@ class _Walk:
             _expect(isinstance(pair[1], torch.Tensor), wanted, type(pair[1]))
             self.check_numbers(pair[1], where)
             self.check_form(pair[0], len(pair[1]), where)
-        for (observation, numbers), was, were in self.seen:
+        for (observation, numbers), was, were in self.kept:
             _expect_equal(
                 numbers.cpu(), were, f"{where}: does not write into the running of before"
             )
             for key, tensor in was.items():
                 clause = f"{where}: does not write into the observation of before: {key}"
                 _expect_equal(observation[key].cpu(), tensor, clause)
-        self.seen = [_Seen((o, n), o.clone().to("cpu"), n.clone().cpu()) for o, n in pairs]
+        self.latest = [_Seen((o, n), o.clone().to("cpu"), n.clone().cpu()) for o, n in pairs]
+        self.kept += self.latest
         for key, (low, high) in self.bounds.items():
-            frames = [seen.observation[key].numpy() for seen in self.seen]
-            if any(((frame < low) | (frame > high)).any() for frame in frames):
+            frames = [seen.observation[key].numpy() for seen in self.latest]
+            # So that NaN is outside.
+            if not all(((frame >= low) & (frame <= high)).all() for frame in frames):
                 self.outside.add(key)
-        return self.seen
+        return self.latest
 
     def check_numbers(self, running: torch.Tensor, where: str) -> None:
         clause = f"{where}: running is int64 [B]"
@@ -301,8 +372,6 @@ class _Walk:
     def check_space(self, observation: DictTensor) -> None:
         if self.env.observation_space is None:
             return
-        from gymnasium import spaces
-
         from rlbatch.envs.spaces import observation_leaves
 
         space: Any = self.env.observation_space
@@ -311,8 +380,7 @@ class _Walk:
             expected = (leaf.shape, torch.from_numpy(np.empty(0, leaf.dtype)).dtype)
             found = (tuple(observation[key].shape[1:]), observation[key].dtype)
             _expect(found == expected, f"{key} is {expected}, as in observation_space", found)
-            if isinstance(leaf.space, spaces.Box):
-                self.bounds[key] = leaf.space.low, leaf.space.high
+            self.bounds[key] = _bounds(leaf.space)
 
     def check_first(self, observation: DictTensor, where: str, numbers: torch.Tensor) -> None:
         """Checks the clauses about first observations of an episode, which all rows are."""
@@ -331,6 +399,7 @@ class _Walk:
         begun = observation["episode_return"][~goes_on]  # Of the others, the next step shows it.
         clause = f"{where}: episode_return of a first observation is 0"
         _expect_equal(begun, torch.zeros_like(begun), clause, numbers[~goes_on])
+        self.compare_frames(observation, numbers)
 
     def goes_on(self, first: DictTensor) -> torch.Tensor:
         """Returns of which first observations the counts are those of something longer."""
@@ -376,7 +445,6 @@ class _Walk:
             _expect_equal(fresh, done & (not self.env.resets_late), clause, self.everyone)
             numbers = self.everyone[fresh]
             self.check_first(following.observation.index(fresh), "step that resets", numbers)
-            self.compare_frames(after.observation.index(fresh), following.observation.index(fresh))
             ended = done & ~self.goes_on(following.observation)
             self.length[ended], self.total[ended], self.magnitude[ended] = 0, 0, 0
             self.late = done & ~fresh
@@ -391,8 +459,21 @@ class _Walk:
             clause = f"step: both pairs have the same {key}, except for a first observation"
             _expect_equal(rows[key], tensor, clause, numbers)
 
-    def compare_frames(self, last: DictTensor, first: DictTensor) -> None:
+    def remember_ends(self, after: _Seen) -> None:
+        """Keeps what the episodes ended with that did."""
+        rows = after.observation["done"].nonzero().squeeze(1)
+        if self.terminal.empty():
+            self.terminal = self.current.observation.clone()
+        self.terminal.copy_(after.observation, rows, after.numbers[rows])
+        self.ended[after.numbers[rows]] = True
+
+    def compare_frames(self, first: DictTensor, numbers: torch.Tensor) -> None:
         """Counts the episodes whose first frame is the last one of the episode before."""
+        begun = self.ended[numbers] & ~self.goes_on(first)
+        self.ended[numbers] = False
+        if not begun.any():
+            return
+        last, first = self.terminal.index(numbers[begun]), first.index(begun)
         alike = torch.ones(last.n_elems(), dtype=torch.bool, device="cpu")
         for key, tensor in last.items():
             if key not in _DTYPES and key.split("/")[0] != "last_action":
@@ -432,6 +513,19 @@ class _WalkInto(_Walk):
         return DictTensor(empty)
 
 
+def _bounds(space: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the lowest and the highest values of a space without parts."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Box):
+        return space.low, space.high
+    if isinstance(space, spaces.MultiBinary):
+        return np.zeros(space.shape, np.int8), np.ones(space.shape, np.int8)
+    n = space.n if isinstance(space, spaces.Discrete) else space.nvec
+    low = np.asarray(space.start)
+    return low, low + n - 1
+
+
 def _sampler(space: Any) -> Callable[[int], DictTensor]:
     if space is None:
         raise ValueError("sample_action: expected a function, as action_space is None, got None")
@@ -453,6 +547,15 @@ def _sampler(space: Any) -> Callable[[int], DictTensor]:
 def _expect(holds: bool, clause: str, found: Any) -> None:
     if not holds:
         raise EnvContractError(f"{clause}: expected that, got {found}")
+
+
+def _expect_no_exception(function: Callable[[], None], clause: str) -> None:
+    try:
+        function()
+    except EnvContractError:
+        raise
+    except Exception as error:
+        raise EnvContractError(f"{clause}: expected no exception, got {error!r}") from error
 
 
 def _expect_equal(

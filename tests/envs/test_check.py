@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, VecEnv, check_env
+from rlbatch.envs.atari import AtariEnv
 from rlbatch.errors import EnvContractError
 from tests.helpers import BACKENDS, CountingEnv, CountingGym, FailingGym, NestedGym, gym_env
 
@@ -847,3 +848,176 @@ def test_an_environment_that_changes_its_actions_is_named():
 
 def ones(n):
     return DictTensor({"action": torch.ones(n, dtype=torch.int64)})
+
+
+@pytest.mark.parametrize("n_steps_later", [1, 2, 3])
+def test_memory_that_is_used_again_later_is_named(n_steps_later):
+    class Reuses(CountingEnv):
+        buffers, n_taken = {}, 0
+
+        def step(self, action):
+            (after, ran), following = super().step(action)
+            self.n_taken += 1
+            buffer = self.buffers.setdefault(self.n_taken % n_steps_later, after["frame"].clone())
+            after.set("frame", buffer.copy_(after["frame"]))
+            return (after, ran), following
+
+    with pytest.raises(EnvContractError, match="step: does not write into the observation of befo"):
+        check_env(Reuses([50, 50], autoreset=True), n_steps=20)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("change", "clause"),
+    [
+        (lambda action: action["no_action"].add_(1), "no_action"),
+        (lambda action: action.set("mine", action["action"]), r"\['action', 'no_action'\]"),
+        (lambda action: action.variables.pop("no_action"), r"\['action', 'no_action'\]"),
+    ],
+)
+def test_an_environment_that_changes_other_parts_of_its_actions_is_named(kind, change, clause):
+    class Changes(Saboteur):
+        def step(self, action):
+            pairs = super().step(action)
+            change(action)
+            return pairs
+
+    env = Changes(KINDS[kind](), lambda env, when, observation, running: (observation, running))
+    with pytest.raises(EnvContractError, match=f"step: leaves the actions as they are: {clause}"):
+        check_env(env, n_steps=4)
+
+
+class TakesSeeds(CountingEnv):
+    """Begins with a number that is drawn, from seeds that are taken in some ways."""
+
+    def __init__(self, ways, refuses=False):
+        super().__init__([3, 4], autoreset=True)
+        self.ways, self.refuses = ways, refuses
+        self.generator = torch.Generator().manual_seed(0)
+
+    def seed(self, seed):
+        self.take(seed, "integer" if isinstance(seed, int) else "several")
+
+    def take(self, seed, way):
+        if way in self.ways:
+            self.generator.manual_seed(seed if isinstance(seed, int) else sum(seed))
+        elif self.refuses:
+            raise ValueError(f"no {way}")
+
+    def reset(self, env_info=None):
+        if env_info is not None and "seed" in env_info:
+            self.take(env_info["seed"].tolist(), "info")
+        observation, running = super().reset()
+        self.drawn = torch.rand(2, generator=self.generator)
+        return self.with_drawn(observation), running
+
+    def step(self, action):
+        (after, ran), (following, running) = super().step(action)
+        return (self.with_drawn(after), ran), (self.with_drawn(following), running)
+
+    def with_drawn(self, observation):
+        frame = observation["frame"] * torch.tensor([1, 0, 1])  # Which episode it is, left out.
+        return with_key(with_key(observation, "frame", frame), "drawn", self.drawn)
+
+
+WAYS = {
+    "integer": "seed: takes an integer",
+    "several": "seed: takes one integer per environment",
+    "info": "reset: takes one seed per environment in env_info",
+}
+
+
+@pytest.mark.parametrize("missing", WAYS)
+def test_each_way_to_give_seeds_is_tried(missing):
+    assert check_env(TakesSeeds(set(WAYS)), 20).warnings == ()
+    (warning,) = check_env(TakesSeeds(WAYS.keys() - {missing}), 20).warnings
+    assert warning.startswith("drawn of first observations differed with one seed; ")
+    with pytest.raises(EnvContractError, match=f"^{WAYS[missing]}: .*no {missing}"):
+        check_env(TakesSeeds(WAYS.keys() - {missing}, refuses=True), 20)
+
+
+class Glides(GymEnvInf):
+    """Writes into arrays something else than what its `step` returns, but in the same way."""
+
+    def __init__(self, env, number):
+        super().__init__([env], seed=0)
+        self.number = number
+
+    def step_into(self, action, after, following):
+        super().step_into(action, after, following)
+        for arrays in (after, following):
+            arrays["frame"][...] = self.number
+
+
+def test_what_is_written_into_arrays_is_what_a_step_returns():
+    with pytest.raises(EnvContractError, match="^with step_into: writes what step returns: frame"):
+        check_env(Glides(gymnasium.make("CartPole-v1"), 0.1), n_steps=20)
+
+
+def test_what_is_written_into_arrays_is_suspected_as_well():
+    class Unseeded(Glides):
+        seed = None
+
+    (bounds,) = check_env(Unseeded(CountingGym(length=3), -3), n_steps=5).warnings
+    assert bounds == "frame was outside the bounds of observation_space, 0 to 100"
+
+
+@pytest.mark.parametrize(
+    ("space", "value", "bounds"),
+    [
+        (spaces.Discrete(3, start=-1), -2, "-1 to 1"),
+        (spaces.MultiDiscrete([3, 2]), (0, 2), "0 to 2"),
+        (spaces.MultiBinary(2), (0, 2), "0 to 1"),
+        (spaces.Box(0, 1, (1,), np.float32), (math.nan,), "0.0 to 1.0"),
+    ],
+    ids=str,
+)
+def test_values_outside_every_kind_of_space_are_suspected(space, value, bounds):
+    class Observes(CountingGym):
+        observation_space = space
+
+        def __init__(self, value):
+            super().__init__(length=4)
+            self.observation_space, self.value = space, np.asarray(value, space.dtype)
+
+        def reset(self, **options):
+            super().reset(**options)
+            return self.value, {}
+
+        def step(self, action):
+            return self.value, *super().step(action)[1:]
+
+    expected = f"frame was outside the bounds of observation_space, {bounds}"
+    assert expected in check_env(GymEnvInf([Observes(value)]), 6).warnings
+    inside = space.sample()
+    assert not any("outside" in one for one in check_env(GymEnvInf([Observes(inside)]), 6).warnings)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_reset_that_starts_nothing_is_suspected_of_every_kind(kind):
+    def stays(env, when, observation, running):
+        return with_key(observation, "frame", torch.zeros_like(observation["frame"])), running
+
+    warnings = check_env(Saboteur(KINDS[kind](), stays), n_steps=60).warnings
+    assert "the one before ended with" in warnings[0]
+    env = Saboteur(KINDS[kind](), lambda env, when, observation, running: (observation, running))
+    assert not any("ended with" in one for one in check_env(env, n_steps=60).warnings)
+
+
+def test_a_game_that_goes_on_after_a_lost_life_is_not_suspected():
+    env = AtariEnv("breakout", 4, seed=0, num_threads=1, life_loss_info=True)
+    report = check_env(env, 100)
+    assert report.n_terminated >= 5
+    assert report.warnings == ()
+
+
+@pytest.mark.parametrize("refused", ["everybody", "nobody"])
+def test_a_reset_of_all_or_of_none_is_tried(refused):
+    class Refuses(GymEnvInf):
+        def reset_where(self, chosen):
+            if bool(chosen.all()) if refused == "everybody" else not chosen.any():
+                raise ZeroDivisionError(refused)
+            return super().reset_where(chosen)
+
+    with pytest.raises(ZeroDivisionError, match=refused):
+        check_env(Refuses([CountingGym(length=4), CountingGym(length=5)], seed=0), 8)
