@@ -372,7 +372,8 @@ class RL_Agent_CheckDevice(RL_Agent):
     def call_replay(
         self, trajectories: Trajectories, t: int, state: State | None
     ) -> tuple[DictTensor, State]:
-        """Checks the trajectories, and the output and state that come out."""
+        """Checks the trajectories and the state, and the output and state that come out."""
+        check_devices(self._checked_device, "call_replay", state=state)
         return self._checking_replay("call_replay")(trajectories, t, state)
 
     def require_history(self) -> bool:
@@ -392,7 +393,9 @@ class RL_Agent_CheckDevice(RL_Agent):
         if name in _OWN:  # While it is being unpickled.
             raise AttributeError(name)
         value = getattr(self._checked_agent, name)
-        return self._checking_replay(name) if inspect.ismethod(value) else value
+        of_class = inspect.getattr_static(self._checked_agent, name, None)
+        is_method = inspect.ismethod(value) or isinstance(of_class, staticmethod)
+        return self._checking_replay(name) if is_method else value
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(self._checked_agent, name, value)
@@ -414,9 +417,9 @@ class RL_Agent_CheckDevice(RL_Agent):
                 self._check_before_replay(name, batch)
             result = method(*args, **kwargs)
             if batches:
-                results = result if isinstance(result, tuple) else (result,)
-                found = dict(zip(("output", "state"), results, strict=False))
-                check_devices(device, name, **found)
+                results = result if isinstance(result, (tuple, list)) else (result,)
+                names = ("output", "state", *(f"result {k}" for k in range(2, len(results))))
+                check_devices(device, name, **dict(zip(names, results, strict=False)))
             return result
 
         return checked
@@ -498,3 +501,6 @@ def check_devices(device: torch.device, stage: str, **values: Any) -> None:
         elif isinstance(value, (DictTensor, TemporalDictTensor, dict)):
             for key, tensor in value.items():
                 check_device(f"{name}/{key}", tensor, device, stage)
+        elif isinstance(value, Trajectories):
+            parts = {"info": value.info, "trajectories": value.trajectories}
+            check_devices(device, stage, **{f"{name}/{part}": of for part, of in parts.items()})

@@ -568,6 +568,48 @@ def test_the_checker_looks_at_all_of_the_trajectories_however_they_are_given():
         checked.replay(trajectories=Trajectories(DictTensor(), there))
 
 
+class Replays(RL_Agent):
+    """Has replays that return all kinds of things, with one tensor on meta."""
+
+    def third(self, trajectories):
+        return DictTensor(), DictTensor(), torch.zeros(2, device="meta")
+
+    def some(self, trajectories):
+        return [DictTensor({"a": torch.zeros(2, device="meta")})]
+
+    def whole(self, trajectories):
+        return trajectories.to("meta")
+
+    @staticmethod
+    def of_class(trajectories):
+        return DictTensor({"a": torch.zeros(2, device="meta")})
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("third", "third: result 2: expected .* on cpu"),
+        ("some", "some: output/a: expected"),
+        ("whole", "whole: output/info/agent_state/n: expected"),
+        ("of_class", "of_class: output/a: expected"),
+    ],
+)
+def test_the_checker_looks_at_all_that_a_replay_returns(name, expected):
+    replay = getattr(RL_Agent_CheckDevice(Replays(), "cpu"), name)
+    batch = two_by_three()
+    with pytest.raises(DeviceMismatchError, match=f"^{expected}"):
+        replay(batch)
+    with pytest.raises(DeviceMismatchError, match=f"^{name}: info/agent_state/n"):
+        replay(batch.to("meta"))
+
+
+def test_the_checker_looks_at_the_state_that_a_replay_is_given():
+    checked = RL_Agent_CheckDevice(Whole(), "cpu")
+    state = DictTensor({"n": torch.zeros(2, device="meta")})
+    with pytest.raises(DeviceMismatchError, match="^call_replay: state/n: expected"):
+        checked.call_replay(two_by_three(), 1, state)
+
+
 def test_stored_infos_are_where_the_trajectories_are():
     batch = two_by_three()
     batch.info.set("agent_info/e", torch.zeros(2))
