@@ -178,16 +178,8 @@ def _check_step_into(
 def _compare_step_into(env: VecEnv, sample_action: Callable[[int], DictTensor]) -> None:
     """Takes the same steps with `step`, twice, and with `step_into`."""
     actions = [sample_action(env.n_envs()) for _ in range(_N_COMPARED)]
-    runs = []
-    for kind in (_Walk, _Walk, _WalkInto):
-        given = iter(actions)
-        walk = kind(env, lambda _, given=given: next(given).clone())
-        walk.begin(0)
-        seen = [walk.current.observation]
-        for _ in actions:
-            walk.step()
-            seen += [after.observation for after in walk.latest]
-        runs.append(seen)
+    walks = [kind(env, sample_action) for kind in (_Walk, _Walk, _WalkInto)]
+    runs = [walk.repeat(actions) for walk in walks]
     for one, again, into in zip(*runs, strict=True):
         # What draws from elsewhere than its seed may differ.
         for key in sorted(_different_keys(one, into) - _different_keys(one, again)):
@@ -251,6 +243,17 @@ class _Walk:
         """Resets with another seed."""
         self.env.seed(seed)  # type: ignore[attr-defined]
         self.reset(DictTensor())
+
+    def repeat(self, actions: list[DictTensor]) -> list[DictTensor]:
+        """Takes given steps from a seed on; returns all observations."""
+        given = iter(actions)
+        self.sample_action = lambda _: next(given)
+        self.begin(0)
+        seen = [self.current.observation]
+        for _ in actions:
+            self.step()
+            seen += [observation for _, observation, _ in self.latest]
+        return seen
 
     def reset_where(self, chosen: torch.Tensor) -> None:
         """Starts episodes in some environments, and checks what comes."""
