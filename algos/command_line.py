@@ -7,7 +7,7 @@ import io
 import math
 import sys
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, TypeVar, get_type_hints
 
 import tyro
 
@@ -16,39 +16,62 @@ from algos.environments import frames_per_step, is_atari, reward_threshold
 from rlbatch.errors import as_present_device
 
 
+class Limits(NamedTuple):
+    """The numbers that an option may be, written on its type. Others are finite, and no more."""
+
+    at_least: float = -math.inf
+    at_most: float = math.inf
+    more_than: float | None = None
+    is_finite: bool = True
+
+    def check(self, name: str, value: float) -> None:
+        """Checks a number that is given for the option `name`.
+
+        Raises:
+            ValueError: It is beyond the limits.
+        """
+        if math.isnan(value):
+            raise ValueError(f"{name}: expected a number, got nan")
+        if self.is_finite and math.isinf(value):
+            raise ValueError(f"{name}: expected a finite number, got {value}")
+        if value < self.at_least:
+            raise ValueError(f"{name}: expected at least {self.at_least}, got {value}")
+        if value > self.at_most:
+            raise ValueError(f"{name}: expected at most {self.at_most}, got {value}")
+        if self.more_than is not None and value <= self.more_than:
+            raise ValueError(f"{name}: expected more than {self.more_than}, got {value}")
+
+
+Count = Annotated[int, Limits(at_least=1)]
+Fraction = Annotated[float, Limits(at_least=0, at_most=1)]
+Positive = Annotated[float, Limits(more_than=0)]
+# Which may also be infinite, for none.
+Maximum = Annotated[float, Limits(more_than=0, is_finite=False)]
+
+
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
     """What a run needs whatever the algorithm is; an algorithm's `Config` adds its own."""
 
+    algorithm: ClassVar[str]
+    """Its name, which is that of its folder."""
     atari: ClassVar[dict[str, Any]] = {}
     """Options whose defaults are others for Atari games."""
-    at_least_1: ClassVar[tuple[str, ...]] = (
-        *("total_steps", "n_envs", "n_threads", "evaluation_episodes", "evaluation_timesteps"),
-        *("evaluate_every", "checkpoint_every", "log_every"),
-    )
-    """Options that count something there has to be."""
-    positive: ClassVar[tuple[str, ...]] = ("learning_rate", "max_gradient_norm")
-    """Options that are more than 0, where an algorithm has them."""
-    fractions: ClassVar[tuple[str, ...]] = ("discount",)
-    """Options from 0 to 1."""
-    most: ClassVar[dict[str, int]] = {"seed": 2**64 - 1, "n_threads": 1024}
-    """Options that have a limit."""
-    may_be_infinite: ClassVar[tuple[str, ...]] = ("target_return", "max_gradient_norm")
     devices: ClassVar[tuple[str, ...]] = ("device", "batcher_device", "evaluation_device")
     """Options that name devices."""
 
     env_id: str = "CartPole-v1"
     """Environment, as registered with Gymnasium, or module:id; or an Atari game, such as pong or
     PongNoFrameskip-v4, which are the same, or ALE/Pong-v5 with sticky actions."""
-    seed: int = 0
+    seed: Annotated[int, Limits(at_least=0, at_most=2**64 - 1)] = 0
     """Everything random in the run follows from this number."""
-    total_steps: int = 1_000_000
+    total_steps: Count = 1_000_000
     """Training ends after this many environment steps, summed over all environments."""
-    n_envs: int = 16
+    n_envs: Count = 16
     """Environments to train in, over all processes; a multiple of n-processes."""
-    n_processes: int = 2
+    n_processes: Annotated[int, Limits(at_least=0)] = 2
     """Processes that acquire trajectories; 0 acquires in the main process, for a debugger."""
-    n_threads: int = 1
+    n_threads: Annotated[int, Limits(at_least=1, at_most=1024)] = 1
     """Threads of PyTorch in the main process, and in evaluations; for small networks more only get
     in the way."""
     device: str = "cpu"
@@ -57,28 +80,30 @@ class RunConfig:
     """Where the agents act in training."""
     evaluation_device: str = "cpu"
     """Where the agent acts in evaluations."""
-    evaluation_processes: int | None = None
+    evaluation_processes: Annotated[int | None, Limits(at_least=0)] = None
     """Processes that evaluate beside the training; with 0 the training waits. None takes 0 where
     n-processes is 0, and else 1."""
-    evaluation_episodes: int = 100
+    evaluation_episodes: Count = 100
     """Complete episodes per evaluation, played side by side, a multiple of evaluation-processes;
     without a limit of the environment's own they are cut after 27,000 steps."""
-    evaluation_timesteps: int = 500
+    evaluation_timesteps: Count = 500
     """Steps of an evaluation that are stored at once; longer episodes take several turns."""
-    evaluate_every: int = 10
+    evaluate_every: Count = 10
     """Iterations from the start of an evaluation, beside the training, to that of the next."""
     greedy_evaluation: bool = True
     """Whether evaluations take the likeliest action instead of drawing one."""
-    target_return: float | Literal["threshold"] | None = "threshold"
+    target_return: Annotated[float | Literal["threshold"] | None, Limits(is_finite=False)] = (
+        "threshold"
+    )
     """Training ends when an evaluation and a second one with fresh episodes both reach this mean
     return; "threshold" is what the environment names itself (475 for CartPole-v1), None never."""
     checkpoint_dir: str | None = None
     """The run's folder: checkpoint, config, logs and curve. None is
     runs/{env}__{algorithm}__{seed}__{time}, or the folder of the run that is resumed."""
-    checkpoint_every: int = 50
+    checkpoint_every: Count = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
     log-every."""
-    log_every: int = 1
+    log_every: Count = 1
     """Iterations that a row of the log is about."""
     track: bool = False
     """Whether the log goes to Weights & Biases as well."""
@@ -92,8 +117,11 @@ class RunConfig:
     """Whether PyTorch is told to use deterministic algorithms; on CUDA these can be slower."""
 
     def __post_init__(self) -> None:
-        self._check_numbers()
-        self._check_sizes()
+        hints = get_type_hints(type(self), include_extras=True)
+        for name, value in vars(self).items():
+            if isinstance(value, (int, float)):
+                limits = getattr(hints[name], "__metadata__", [Limits()])[0]
+                limits.check(name, value)
         for name, divisor in (
             ("n_envs", "n_processes"),
             ("evaluation_episodes", "evaluation_processes"),
@@ -104,31 +132,6 @@ class RunConfig:
                 raise ValueError(f"{name}: expected a multiple of {divisor} ({of}), got {n}")
         if self.resume is not None and self.evaluate is not None:
             raise ValueError(f"evaluate: expected no resume beside it, got {self.resume}")
-        if getattr(self, "normalize_frames", False) and not is_atari(self.env_id):
-            raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
-
-    def _check_numbers(self) -> None:
-        least = dict.fromkeys(self.at_least_1, 1)
-        least |= dict.fromkeys(("n_processes", "evaluation_processes", "seed"), 0)
-        for name, number in least.items():
-            if (getattr(self, name) or 0) < number:
-                raise ValueError(f"{name}: expected at least {number}, got {getattr(self, name)}")
-        for name in self.positive:
-            if not getattr(self, name, 1.0) > 0:  # Nor nan.
-                raise ValueError(f"{name}: expected more than 0, got {getattr(self, name)}")
-        for name in self.fractions:
-            if not 0 <= getattr(self, name, 0.0) <= 1:
-                raise ValueError(f"{name}: expected from 0 to 1, got {getattr(self, name)}")
-
-    def _check_sizes(self) -> None:
-        for name, most in self.most.items():
-            if getattr(self, name) > most:
-                raise ValueError(f"{name}: expected at most {most}, got {getattr(self, name)}")
-        for name, value in vars(self).items():
-            if isinstance(value, float) and math.isnan(value):
-                raise ValueError(f"{name}: expected a number, got nan")
-            if value in (math.inf, -math.inf) and name not in self.may_be_infinite:
-                raise ValueError(f"{name}: expected a finite number, got {value}")
 
     def check_devices(self) -> None:
         """Checks that the devices are there: not when it is made, as others may read the options.
@@ -173,7 +176,7 @@ class RunConfig:
 C = TypeVar("C", bound=RunConfig)
 
 
-def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = None) -> C:
+def parse(config_type: type[C], args: Sequence[str] | None = None) -> C:
     """Reads the command line.
 
     With `--resume` or `--evaluate` the options of that run take the place of the defaults, with an
@@ -181,22 +184,21 @@ def parse(config_type: type[C], algorithm: str, args: Sequence[str] | None = Non
 
     Args:
         config_type: The algorithm's `Config`.
-        algorithm: Its name.
         args: The command line; None for the program's own.
 
     Raises:
         ImportError: The program is a copy of the algorithm, of which this one is still a part.
     """
-    _check_is_own(algorithm)
+    _check_is_own(config_type.algorithm)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # A "±" that it can not write is no reason to end.
             stream.reconfigure(errors="replace")
-    program = f"python -m algos.{algorithm}"
+    program = f"python -m algos.{config_type.algorithm}"
     basis, _ = tyro.cli(_Basis, args=args, return_unknown_args=True, add_help=False)
     path = basis.evaluate if basis.resume is None else basis.resume
     if path is not None:
         here = {"checkpoint_dir": None, "resume": basis.resume, "evaluate": basis.evaluate}
-        content = checkpoints.load(path, algorithm, mmap=True)
+        content = checkpoints.load(path, config_type.algorithm, mmap=True)
         default = saved_config(config_type, content, path, **here)
     elif basis.env_id and is_atari(basis.env_id):
         default = config_type(**config_type.atari, env_id=basis.env_id)

@@ -131,14 +131,14 @@ class Evaluation:
         return Score(returns.mean().item(), returns.std(correction=0).item(), len(returns))
 
 
-def evaluate(config: RunConfig, algorithm: str, create_agent: Callable[..., RL_Agent]) -> Score:
+def evaluate(config: RunConfig, create_agent: Callable[..., RL_Agent]) -> Score:
     """Scores the checkpoint `config.evaluate`, over the episodes of its own final evaluation.
 
     Raises:
         ValueError: There is no such device, or the checkpoint is of another network.
     """
     as_present_device(config.evaluation_device, "evaluation_device")
-    content = checkpoints.load(config.evaluate, algorithm, config.env_id)
+    content = checkpoints.load(config.evaluate, config.algorithm, config.env_id)
     # A misfit is told here, in words of these options, not by a worker.
     checkpoints.load_weights(create_agent(device="cpu").model, content, config, "evaluate")
     with Evaluation(config, create_agent) as evaluation:

@@ -20,7 +20,7 @@ from algos.command_line import RunConfig
 
 
 @contextlib.contextmanager
-def open_folder(algorithm: str, config: RunConfig) -> Iterator[Path]:
+def open_folder(config: RunConfig) -> Iterator[Path]:
     """Creates the run's folder, writes `config.json` into it, and keeps other runs out of it.
 
     Raises:
@@ -28,9 +28,9 @@ def open_folder(algorithm: str, config: RunConfig) -> Iterator[Path]:
         NotADirectoryError: It is a file.
         RuntimeError: Another run is in it.
     """
-    folder = _choose_folder(algorithm, config)
+    folder = _choose_folder(config)
     folder.mkdir(parents=True, exist_ok=True)
-    content = {"algorithm": algorithm, **dataclasses.asdict(config), "versions": _versions()}
+    content = {"algorithm": config.algorithm, **dataclasses.asdict(config), "versions": _versions()}
     with (folder / "config.json").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # Until it is closed.
@@ -53,7 +53,7 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _choose_folder(algorithm: str, config: RunConfig) -> Path:
+def _choose_folder(config: RunConfig) -> Path:
     """Returns the folder that is given, the one of the run to be resumed, or a new one.
 
     Raises:
@@ -63,7 +63,7 @@ def _choose_folder(algorithm: str, config: RunConfig) -> Path:
     resumed = None if config.resume is None else checkpoints.locate(config.resume).parent
     folder = Path(config.checkpoint_dir) if config.checkpoint_dir else resumed
     if folder is None:
-        folder = _new_folder(algorithm, config)
+        folder = _new_folder(config)
     if folder.exists() and not folder.is_dir():
         raise NotADirectoryError(f"checkpoint_dir: expected a folder, got the file {folder}")
     is_resumed = resumed is not None and folder.resolve() == resumed.resolve()
@@ -76,11 +76,11 @@ def _choose_folder(algorithm: str, config: RunConfig) -> Path:
     return folder
 
 
-def _new_folder(algorithm: str, config: RunConfig) -> Path:
+def _new_folder(config: RunConfig) -> Path:
     """Creates a folder that no other run has, also not one that starts in the same second."""
     env = config.env_id.replace("/", "-").replace(":", "-")
     now = time.strftime("%Y%m%d-%H%M%S")
-    name = f"{env}__{algorithm}__{config.seed}__{now}"
+    name = f"{env}__{config.algorithm}__{config.seed}__{now}"
     for number in itertools.count(1):
         folder = Path("runs", name if number == 1 else f"{name}-{number}")
         with contextlib.suppress(FileExistsError):

@@ -16,10 +16,11 @@ def linear(n_inputs: int, n_outputs: int, gain: float = 1.0) -> nn.Linear:
 
 
 class MLP(nn.Sequential):
-    """Layers one after the other, in a method that `torch.compile` looks at: not so PyTorch's."""
+    """An `nn.Sequential` whose `forward` `torch.compile` compiles; it skips PyTorch's own."""
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns what the last layer makes of [..., n_inputs]."""
+        """Returns what the last layer makes of [..., n_inputs], of any real dtype."""
+        features = features.float()
         for layer in self:
             features = layer(features)
         return features

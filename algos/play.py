@@ -42,12 +42,13 @@ def play(options: Options) -> float:
 
     Raises:
         FileNotFoundError: There is no checkpoint.
-        ValueError: It is not of this version.
+        ValueError: It is no checkpoint, or one of another version, or its environment cannot be
+            filmed.
     """
     content = checkpoints.load(options.checkpoint)
     algorithm = import_module(f"algos.{content['algorithm']}.train")
     config = saved_config(algorithm.Config, content, options.checkpoint)
-    agent = algorithm.new_agent(config)(device="cpu")
+    agent = algorithm.agent_factory(config)(device="cpu")
     agent.update(content["model"])
     draws = not config.greedy_evaluation if options.stochastic is None else options.stochastic
     return record_episode(options.output, agent, content["env_id"], options.seed, draws)

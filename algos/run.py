@@ -64,7 +64,6 @@ class Run:
     one at once.
 
     Args:
-        algorithm: Its name.
         config: Of the run. With `config.resume`, model, optimizer, counters and random generators
             are loaded.
         model: What is trained.
@@ -86,14 +85,13 @@ class Run:
 
     def __init__(  # noqa: PLR0913 - what a checkpoint holds
         self,
-        algorithm: str,
         config: RunConfig,
         model: torch.nn.Module,
         optimizer: torch.optim.Optimizer,
         create_agent: Callable[..., RL_Agent],
         others: Mapping[str, Any] | None = None,
     ):
-        self.algorithm, self.config = algorithm, config
+        self.config = config
         self._others = dict(others or {})
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
@@ -108,7 +106,7 @@ class Run:
         self._averages = Averages()
         if config.resume is not None:
             try:
-                self._restore(checkpoints.load(config.resume, algorithm, config.env_id))
+                self._restore(checkpoints.load(config.resume, config.algorithm, config.env_id))
             except KeyError as error:
                 raise ValueError(
                     f"resume: expected a checkpoint of this version, got one without {error}"
@@ -122,7 +120,7 @@ class Run:
         self._stop = StopRequest()
         self._create_agent = create_agent
         with ExitStack() as opened:  # Closes them where one of them fails.
-            self.folder = opened.enter_context(open_folder(algorithm, config))
+            self.folder = opened.enter_context(open_folder(config))
             opened.callback(self._forget_unless_begun)
             self._log = Log(
                 self.folder, config.total_steps, self.n_steps, self._n_rows, config.track
@@ -337,7 +335,7 @@ class Run:
 
     def _save(self) -> None:
         content = {
-            "algorithm": self.algorithm,
+            "algorithm": self.config.algorithm,
             "env_id": self.config.env_id,
             "rlbatch_version": rlbatch.__version__,
             "config": dataclasses.asdict(self.config),

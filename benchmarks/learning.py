@@ -52,7 +52,7 @@ def main(options: Options) -> None:
     """Trains once per seed, prints a table and, last, one JSON object."""
     module = import_module(f"algos.{options.algorithm}.train")
     columns = ["seed", "return", "deviation", "steps", "iterations", "seconds"]
-    used = parse(module.Config, options.algorithm, shlex.split(options.options))
+    used = parse(module.Config, shlex.split(options.options))
     report = Report(options.algorithm, columns, used.device)
     report.figure("env_id", options.env_id)
     report.figure("options", options.options)
@@ -63,7 +63,7 @@ def main(options: Options) -> None:
             arguments = ["--env-id", options.env_id, "--seed", str(seed)]
             arguments += shlex.split(options.options)
             arguments += ["--checkpoint-dir", str(folder)]
-            config = parse(module.Config, options.algorithm, arguments)
+            config = parse(module.Config, arguments)
             try:
                 result = module.train(config)
             except KeyboardInterrupt:

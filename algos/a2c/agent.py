@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 
 from algos.environments import spaces_of
-from algos.networks import NatureCNN, encoder, linear
+from algos.networks import encoder, linear
 from algos.policies import policy_head
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor, Trajectories, masked_tensor
 from rlbatch.errors import DeviceLike
@@ -19,8 +19,8 @@ from rlbatch.errors import DeviceLike
 class Model(nn.Module):
     """A policy and a value.
 
-    They share the features of images, and the memory. Of vectors each has features of its own: a
-    value of hundreds would have the say in what both see.
+    For images, and with a memory, they share features. For vectors each has its own: values in the
+    hundreds would dominate shared ones.
 
     Args:
         observation_space: See `encoder`.
@@ -56,7 +56,6 @@ class Model(nn.Module):
         They are [..., hidden_size], or [..., 2 * hidden_size] where policy and value share none.
         """
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            frame = frame if isinstance(self.encoder, NatureCNN) else frame.float()
             features = self.encoder(frame)
             if self._value_encoder is not None:
                 features = torch.cat([features, self._value_encoder(frame)], dim=-1)

@@ -21,8 +21,14 @@ from torch.nn.functional import mse_loss
 
 from algos.a2c.agent import Agent, create_agent
 from algos.a2c.window import Window
-from algos.command_line import RunConfig, parse
-from algos.environments import Episodes, create_env, episode_infos, frame_statistics
+from algos.command_line import Count, Fraction, Maximum, Positive, RunConfig, parse
+from algos.environments import (
+    Episodes,
+    create_env,
+    episode_infos,
+    frame_statistics,
+    is_atari,
+)
 from algos.evaluation import evaluate
 from algos.reproducibility import set_up
 from algos.run import Result, Run
@@ -34,6 +40,7 @@ from rlbatch.returns import gae, vtrace
 class Config(RunConfig):
     """Options of an A2C run."""
 
+    algorithm: ClassVar[str] = "a2c"
     atari: ClassVar[dict[str, Any]] = {
         "n_envs": 120,
         "n_processes": 0,
@@ -56,34 +63,27 @@ class Config(RunConfig):
         "checkpoint_every": 10_000,
     }
 
-    at_least_1: ClassVar[tuple[str, ...]] = (
-        *RunConfig.at_least_1,
-        *("n_timesteps", "n_groups", "hidden_size"),
-    )
-    fractions: ClassVar[tuple[str, ...]] = (*RunConfig.fractions, "gae_lambda")
-    positive: ClassVar[tuple[str, ...]] = (*RunConfig.positive, "reward_scale")
-
-    checkpoint_every: int = 50
+    checkpoint_every: Count = 50
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
     log-every. Environments begin anew there: no episode is longer, in training, than this many
     times n-timesteps / n-groups."""
-    n_timesteps: int = 16
+    n_timesteps: Count = 16
     """Steps that an update looks at, in each environment."""
-    n_groups: int = 1
+    n_groups: Count = 1
     """Groups of environments that take turns to be learnt from; see algos/a2c/window.py."""
     vtrace: bool = False
     """Whether targets are corrected for actions that an older policy has taken."""
     asynchronous: bool = False
     """Whether the next steps are acquired while these are learnt from; that needs processes."""
-    learning_rate: float = 2e-3
+    learning_rate: Positive = 2e-3
     """Step size of RMSProp."""
     anneal_learning_rate: bool = False
     """Whether the step size falls to 0 over the steps of the training."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
-    reward_scale: float = 1.0
+    reward_scale: Positive = 1.0
     """What rewards are multiplied by in training, so that values of observations are near 1."""
-    gae_lambda: float = 0.95
+    gae_lambda: Fraction = 0.95
     """How far advantages look beyond the value of the next step, in [0, 1]; not with V-trace."""
     entropy_coefficient: float = 0.01
     """Weight of the policy's entropy, in nats, which the loss rewards."""
@@ -91,9 +91,9 @@ class Config(RunConfig):
     """Weight of the value's squared error in the loss."""
     normalize_advantages: bool = False
     """Whether advantages are shifted and scaled to mean 0 and deviation 1 in each update."""
-    max_gradient_norm: float = 0.5
+    max_gradient_norm: Maximum = 0.5
     """Longer gradients, over all weights, are scaled down to this norm."""
-    hidden_size: int = 64
+    hidden_size: Count = 64
     """Width of the features, and of the memory."""
     recurrent: bool = False
     """Whether the agent has a memory."""
@@ -108,6 +108,8 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.normalize_frames and not is_atari(self.env_id):
+            raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
         for name, value in (("n_timesteps", self.n_timesteps), ("n_envs", self.n_envs)):
             if value % self.n_groups:
                 raise ValueError(
@@ -157,8 +159,8 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
     return total, {f"losses/{name}": part.detach() for name, part in parts.items()}
 
 
-def new_agent(config: Config) -> partial[Agent]:
-    """Returns what creates the agents of a run, given a device."""
+def agent_factory(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, called with `device`."""
     return partial(
         create_agent,
         config.env_id,
@@ -173,7 +175,8 @@ def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     config.check_devices()
     set_up(config.seed, config.torch_deterministic, config.n_threads)
-    agent = new_agent(config)(device=config.device)
+    create = agent_factory(config)
+    agent = create(device=config.device)
     if config.normalize_frames:
         agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.RMSprop(
@@ -181,10 +184,10 @@ def train(config: Config) -> Result:
     )
     window = Window(config.n_groups)
     with (
-        Run("a2c", config, agent.model, optimizer, new_agent(config)) as run,
+        Run(config, agent.model, optimizer, create) as run,
         RL_Batcher(
             n_timesteps=config.n_timesteps // config.n_groups,
-            create_agent=new_agent(config),
+            create_agent=create,
             agent_args={"device": config.batcher_device},
             create_env=create_env,
             env_args={
@@ -247,8 +250,8 @@ def policy_lag(batch: Trajectories, version: int) -> dict[str, Tensor]:
 
 def main() -> None:
     """Reads the command line and trains, or evaluates a checkpoint."""
-    config = parse(Config, "a2c")
+    config = parse(Config)
     if config.evaluate:
-        print(evaluate(config, "a2c", new_agent(config)))
+        print(evaluate(config, agent_factory(config)))
     else:
         train(config)

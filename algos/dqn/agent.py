@@ -1,4 +1,4 @@
-"""The agent of DQN: the action of the highest value, or at times any."""
+"""The agent of DQN: epsilon-greedy over action values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gymnasium import spaces
 from torch import Tensor, nn
 
 from algos.environments import spaces_of
-from algos.networks import NatureCNN, encoder, linear
+from algos.networks import encoder, linear
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor
 from rlbatch.errors import DeviceLike
 
@@ -21,7 +21,7 @@ class Model(nn.Module):
         observation_space: See `encoder`.
         action_space: Starts at 0.
         hidden_size: Of the features.
-        duelling: Whether a value and advantages are added up, from layers of their own.
+        dueling: Whether a value and advantages are added up, from layers of their own.
         bf16: Whether matrices are multiplied in bfloat16; weights and results are float32.
         compiled: Whether `torch.compile` makes code for the features, when they are first needed.
 
@@ -39,7 +39,7 @@ class Model(nn.Module):
         observation_space: spaces.Box,
         action_space: spaces.Space,
         hidden_size: int,
-        duelling: bool = False,
+        dueling: bool = False,
         bf16: bool = False,
         compiled: bool = False,
     ):
@@ -51,12 +51,12 @@ class Model(nn.Module):
         self.encoder = encoder(observation_space, hidden_size, compiled)
         self._bf16 = bf16
         self._advantages = linear(hidden_size, int(action_space.n))
-        self._value = linear(hidden_size, 1) if duelling else None
+        self._value = linear(hidden_size, 1) if dueling else None
 
     def forward(self, frame: Tensor) -> Tensor:
         """Returns values [..., n_actions] float32 of observations [..., *shape]."""
         with torch.autocast(frame.device.type, torch.bfloat16, enabled=self._bf16):
-            features = self.encoder(frame if isinstance(self.encoder, NatureCNN) else frame.float())
+            features = self.encoder(frame)
         features = features.float()
         advantages = self._advantages(features)
         if self._value is None:
@@ -73,11 +73,11 @@ class Agent(RL_Agent):
 
     Args:
         model: Of the values.
-        epsilon: Where `agent_info` has none.
         device: Of the model.
+        epsilon: Where `agent_info` has none.
     """
 
-    def __init__(self, model: Model, epsilon: float, device: DeviceLike):
+    def __init__(self, model: Model, device: DeviceLike, epsilon: float):
         self.model = model.to(device)
         self._epsilon, self.info_device = epsilon, device
 
@@ -106,6 +106,6 @@ class Agent(RL_Agent):
         self.model.load_state_dict(info)
 
 
-def create_agent(env_id: str, epsilon: float, device: DeviceLike, **options: Any) -> Agent:
+def create_agent(env_id: str, device: DeviceLike, *, epsilon: float, **options: Any) -> Agent:
     """Creates an agent on a device, with a new model of these options for an environment."""
-    return Agent(Model(*spaces_of(env_id), **options), epsilon, device)
+    return Agent(Model(*spaces_of(env_id), **options), device, epsilon)

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import smooth_l1_loss
 
-from algos.command_line import RunConfig, parse
+from algos.command_line import Count, Fraction, Maximum, Positive, RunConfig, parse
 from algos.dqn.agent import Agent, Model, create_agent
 from algos.dqn.memory import ReplayMemory
 from algos.environments import (
@@ -42,6 +42,7 @@ from rlbatch import DictTensor, RL_Batcher
 class Config(RunConfig):
     """Options of a DQN run."""
 
+    algorithm: ClassVar[str] = "dqn"
     atari: ClassVar[dict[str, Any]] = {
         "n_envs": 16,
         "n_processes": 0,
@@ -66,30 +67,19 @@ class Config(RunConfig):
         "checkpoint_every": 20_000,
     }
 
-    at_least_1: ClassVar[tuple[str, ...]] = (
-        *RunConfig.at_least_1,
-        *("n_timesteps", "n_updates", "batch_size", "memory_capacity", "target_every"),
-        *("exploration_steps", "n_steps", "hidden_size"),
-    )
-
-    fractions: ClassVar[tuple[str, ...]] = (
-        *RunConfig.fractions,
-        *("last_epsilon", "evaluation_epsilon", "priority_exponent", "priority_correction"),
-    )
-
     devices: ClassVar[tuple[str, ...]] = (*RunConfig.devices, "memory_device")
 
-    checkpoint_every: int = 150
+    checkpoint_every: Count = 150
     """Iterations from one checkpoint to the next; there is also one at the end. A multiple of
     log-every. Environments begin anew there: no episode is longer, in training, than this many
     times n-timesteps."""
-    n_timesteps: int = 4
+    n_timesteps: Count = 4
     """Steps that are acquired in each environment before updates."""
-    n_updates: int = 16
+    n_updates: Count = 16
     """Updates after every acquisition."""
-    batch_size: int = 64
+    batch_size: Count = 64
     """Transitions per update."""
-    memory_capacity: int = 100_000
+    memory_capacity: Count = 100_000
     """Entries that are remembered, over all environments: a step, or the end of an episode."""
     memory_device: str = "cpu"
     """Where the memory is."""
@@ -97,33 +87,35 @@ class Config(RunConfig):
     """Whether checkpoints hold the memory; without it a resumed run fills it anew."""
     learning_starts: int = 1_000
     """Entries in the memory before the first update."""
-    target_every: int = 8
+    target_every: Count = 8
     """Iterations from one copy of the model for the targets to the next."""
-    exploration_steps: int = 20_000
-    """Steps over which epsilon falls from 1 to its last value."""
-    last_epsilon: float = 0.02
-    """The probability of an action at random, in the end."""
-    evaluation_epsilon: float = 0.001
+    exploration_steps: Count = 20_000
+    """Steps over which epsilon falls from 1 to final-epsilon."""
+    final_epsilon: Fraction = 0.02
+    """Final probability of a random action."""
+    evaluation_epsilon: Fraction = 0.001
     """The same in evaluations that are not greedy."""
-    learning_rate: float = 5e-4
+    learning_rate: Positive = 5e-4
     """Step size of Adam."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
     double: bool = False
-    """Whether the model, not its copy, chooses the action whose value a target holds."""
-    duelling: bool = False
+    """Whether the model, rather than the target network, chooses the action that a target is
+    computed for."""
+    dueling: bool = False
     """Whether the network adds up a value and advantages."""
-    n_steps: int = 1
-    """Rewards that a target holds before it relies on a value."""
-    prioritised: bool = False
+    n_steps: Count = 1
+    """Rewards in a target before it bootstraps from a value."""
+    prioritized: bool = False
     """Whether transitions with large errors are drawn more often."""
-    priority_exponent: float = 0.6
+    priority_exponent: Fraction = 0.6
     """How much more often, from 0 for all alike to 1."""
-    priority_correction: float = 0.4
-    """How far the loss makes up for that at the start; it rises to 1 with the steps."""
-    max_gradient_norm: float = 10.0
+    importance_exponent: Fraction = 0.4
+    """How far the loss makes up for that at the start, by weights of importance sampling; it rises
+    to 1 with the steps."""
+    max_gradient_norm: Maximum = 10.0
     """Longer gradients, over all weights, are scaled down to this norm."""
-    hidden_size: int = 128
+    hidden_size: Count = 128
     """Width of the features."""
     bf16: bool = False
     """Whether features are computed in bfloat16, which recent processors do faster."""
@@ -134,6 +126,8 @@ class Config(RunConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.normalize_frames and not is_atari(self.env_id):
+            raise ValueError(f"normalize_frames: expected an Atari game, got {self.env_id}")
         # Every environment has to have more than n_steps; ends of episodes are kept beside them.
         least = 2 * self.n_envs * self.n_steps + 1
         if self.learning_starts < least:
@@ -151,7 +145,7 @@ class Config(RunConfig):
 
 
 def loss(
-    model: Model, target_model: Model, batch: DictTensor, weight: Tensor | float, double: bool
+    model: Model, target_model: Model, batch: DictTensor, weight: Tensor | float, config: Config
 ) -> tuple[Tensor, Tensor]:
     """Returns the loss of transitions, and their errors, [n] without gradient.
 
@@ -160,12 +154,12 @@ def loss(
         target_model: An earlier copy of it.
         batch: See `ReplayMemory.sample`.
         weight: Of each transition, [n].
-        double: Whether `model` chooses the action whose value the target holds.
+        config: Of the run.
     """
     value = model(batch["frame"]).gather(-1, batch["action"].unsqueeze(-1)).squeeze(-1)
     with torch.no_grad():
         following = target_model(batch["next_frame"])
-        best = (model(batch["next_frame"]) if double else following).argmax(-1, keepdim=True)
+        best = (model(batch["next_frame"]) if config.double else following).argmax(-1, keepdim=True)
         target = batch["reward"] + batch["discount"] * following.gather(-1, best).squeeze(-1)
     # Its slope is that of the source's clipped error.
     losses = smooth_l1_loss(value, target, reduction="none")
@@ -175,7 +169,7 @@ def loss(
 def epsilon_at(n_steps: int, config: Config) -> float:
     """Returns the probability of an action at random after so many steps of training."""
     fraction = min(n_steps / config.exploration_steps, 1.0)
-    return 1.0 + fraction * (config.last_epsilon - 1.0)
+    return 1.0 + fraction * (config.final_epsilon - 1.0)
 
 
 def correction(batch: DictTensor, progress: float, config: Config) -> Tensor | float:
@@ -186,21 +180,21 @@ def correction(batch: DictTensor, progress: float, config: Config) -> Tensor | f
         progress: Of the training, from 0 to 1.
         config: Of the run.
     """
-    if not config.prioritised:
+    if not config.prioritized:
         return 1.0
-    exponent = config.priority_correction + progress * (1 - config.priority_correction)
+    exponent = config.importance_exponent + progress * (1 - config.importance_exponent)
     weight = batch["probability"] ** -exponent
     return weight / weight.max()
 
 
-def new_agent(config: Config) -> partial[Agent]:
-    """Returns what creates the agents of a run, given a device."""
+def agent_factory(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, called with `device`."""
     return partial(
         create_agent,
         config.env_id,
-        config.evaluation_epsilon,
+        epsilon=config.evaluation_epsilon,
         hidden_size=config.hidden_size,
-        duelling=config.duelling,
+        dueling=config.dueling,
         bf16=config.bf16,
         compiled=config.compiled,
     )
@@ -215,7 +209,7 @@ def new_memory(config: Config) -> ReplayMemory:
         space,
         config.n_steps,
         config.discount,
-        config.priority_exponent if config.prioritised else 0.0,
+        config.priority_exponent if config.prioritized else 0.0,
         config.memory_device,
         stack=space.shape[0] if is_atari(config.env_id) else 1,
     )
@@ -230,7 +224,8 @@ def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     config.check_devices()
     set_up(config.seed, config.torch_deterministic, config.n_threads)
-    agent = new_agent(config)(device=config.device)
+    create = agent_factory(config)
+    agent = create(device=config.device)
     if config.normalize_frames:
         agent.model.encoder.normalize(*frame_statistics(config.env_id, config.seed))
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate, eps=1e-4)
@@ -239,10 +234,10 @@ def train(config: Config) -> Result:
         target_model.encoder.compile()
     kept = {"target_model": target_model, **({"memory": memory} if config.save_memory else {})}
     with (
-        Run("dqn", config, agent.model, optimizer, new_agent(config), kept) as run,
+        Run(config, agent.model, optimizer, create, kept) as run,
         RL_Batcher(
             n_timesteps=config.n_timesteps,
-            create_agent=new_agent(config),
+            create_agent=create,
             agent_args={"device": config.batcher_device},
             create_env=create_env,
             env_args={
@@ -280,24 +275,25 @@ def train(config: Config) -> Result:
             for _ in range(n_updates):
                 batch = memory.sample(config.batch_size).to(config.device)
                 weight = correction(batch, run.n_steps / config.total_steps, config)
-                total_loss, error = loss(agent.model, target_model, batch, weight, config.double)
+                total_loss, error = loss(agent.model, target_model, batch, weight, config)
                 optimizer.zero_grad()
                 total_loss.backward()
                 torch.nn.utils.clip_grad_norm_(agent.model.parameters(), config.max_gradient_norm)
                 optimizer.step()
-                if config.prioritised:
+                if config.prioritized:
                     memory.set_priorities(batch["place"], error.abs() + 1e-6)
                 figures["losses/value"] = total_loss.detach()
 
             # Report
-            run.report(trajectories.trajectories, figures, n_updates)
+            n_steps = config.n_envs * config.n_timesteps
+            run.report(trajectories.trajectories, figures, n_updates, n_steps)
         return run.finish()
 
 
 def main() -> None:
     """Reads the command line and trains, or evaluates a checkpoint."""
-    config = parse(Config, "dqn")
+    config = parse(Config)
     if config.evaluate:
-        print(evaluate(config, "dqn", new_agent(config)))
+        print(evaluate(config, agent_factory(config)))
     else:
         train(config)

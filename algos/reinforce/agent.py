@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from gymnasium import spaces
 from torch import Tensor, nn
@@ -39,11 +41,11 @@ class Model(nn.Module):
 
     def policy(self, frame: Tensor) -> Distribution:
         """Returns the distribution over actions, [...], for observations [..., n]."""
-        return self._policy(frame.float())
+        return self._policy(frame)
 
     def baseline(self, frame: Tensor) -> Tensor:
         """Returns the expected return from observations [..., n] on, [...] float32."""
-        return self._baseline(frame.float()).squeeze(-1)
+        return self._baseline(frame).squeeze(-1)
 
 
 class Agent(RL_Agent):
@@ -95,6 +97,6 @@ class Agent(RL_Agent):
         return TemporalDictTensor(outputs, steps.lengths)
 
 
-def create_agent(env_id: str, hidden_size: int, device: DeviceLike) -> Agent:
-    """Creates an agent with a new model on a device, made for an environment's spaces."""
-    return Agent(Model(*spaces_of(env_id), hidden_size), device)
+def create_agent(env_id: str, device: DeviceLike, **options: Any) -> Agent:
+    """Creates an agent on a device, with a new model of these options for an environment."""
+    return Agent(Model(*spaces_of(env_id), **options), device)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import mse_loss
 
-from algos.command_line import RunConfig, parse
+from algos.command_line import Count, Fraction, Maximum, Positive, RunConfig, parse
 from algos.environments import Episodes, create_env, episode_infos, time_limit
 from algos.evaluation import evaluate
 from algos.reinforce.agent import Agent, create_agent
@@ -32,11 +32,11 @@ from rlbatch.returns import discounted_returns
 class Config(RunConfig):
     """Options of a REINFORCE run."""
 
-    at_least_1: ClassVar[tuple[str, ...]] = (*RunConfig.at_least_1, "hidden_size")
+    algorithm: ClassVar[str] = "reinforce"
 
-    learning_rate: float = 1e-2
+    learning_rate: Positive = 1e-2
     """Step size of Adam, for the policy and the baseline."""
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """How much a reward counts one step earlier, in [0, 1]."""
     entropy_coefficient: float = 0.01
     """Weight of the policy's entropy, in nats, which the loss rewards."""
@@ -44,9 +44,9 @@ class Config(RunConfig):
     """Weight of the baseline's squared error in the loss."""
     normalize_advantages: bool = True
     """Whether advantages are shifted and scaled to mean 0 and deviation 1 in each update."""
-    max_gradient_norm: float = 1.0
+    max_gradient_norm: Maximum = 1.0
     """Longer gradients, over all weights, are scaled down to this norm."""
-    hidden_size: int = 64
+    hidden_size: Count = 64
     """Width of the two hidden layers of each network."""
 
 
@@ -85,23 +85,24 @@ def loss(agent: Agent, trajectories: Trajectories, config: Config) -> tuple[Tens
     return total, {f"losses/{name}": part.detach() for name, part in parts.items()}
 
 
-def new_agent(config: Config) -> partial[Agent]:
-    """Returns what creates the agents of a run, given a device."""
-    return partial(create_agent, config.env_id, config.hidden_size)
+def agent_factory(config: Config) -> partial[Agent]:
+    """Returns what creates the agents of a run, called with `device`."""
+    return partial(create_agent, config.env_id, hidden_size=config.hidden_size)
 
 
 def train(config: Config) -> Result:
     """Trains until the score reaches the target or the steps are used up."""
     config.check_devices()
     set_up(config.seed, config.torch_deterministic, config.n_threads)
-    agent = new_agent(config)(device=config.device)
+    create = agent_factory(config)
+    agent = create(device=config.device)
     optimizer = torch.optim.Adam(agent.model.parameters(), config.learning_rate)
     n_timesteps = time_limit(config.env_id)
     with (
-        Run("reinforce", config, agent.model, optimizer, new_agent(config)) as run,
+        Run(config, agent.model, optimizer, create) as run,
         RL_Batcher(
             n_timesteps=n_timesteps,
-            create_agent=new_agent(config),
+            create_agent=create,
             agent_args={"device": config.batcher_device},
             create_env=create_env,
             env_args={
@@ -139,8 +140,8 @@ def train(config: Config) -> Result:
 
 def main() -> None:
     """Reads the command line and trains, or evaluates a checkpoint."""
-    config = parse(Config, "reinforce")
+    config = parse(Config)
     if config.evaluate:
-        print(evaluate(config, "reinforce", new_agent(config)))
+        print(evaluate(config, agent_factory(config)))
     else:
         train(config)

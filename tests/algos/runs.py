@@ -1,10 +1,11 @@
 """What tests of training runs share."""
 
 import contextlib
+import dataclasses
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
@@ -61,9 +62,16 @@ class Constant(RL_Agent):
         pass
 
 
-def countdown(**options: Any) -> RunConfig:
+@dataclasses.dataclass(frozen=True)
+class Config(RunConfig):
+    """Of an algorithm that learns nothing."""
+
+    algorithm: ClassVar[str] = "x"
+
+
+def countdown(**options: Any) -> Config:
     common = {"env_id": COUNTDOWN, "n_envs": 2, "n_processes": 0, "evaluation_episodes": 30}
-    return RunConfig(**{**common, **options})
+    return Config(**{**common, **options})
 
 
 @contextlib.contextmanager

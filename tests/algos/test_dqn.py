@@ -11,7 +11,7 @@ from gymnasium import spaces
 
 from algos import checkpoints
 from algos.dqn.agent import Agent, Model, create_agent
-from algos.dqn.train import Config, correction, epsilon_at, loss, main, new_agent, train
+from algos.dqn.train import Config, agent_factory, correction, epsilon_at, loss, main, train
 from algos.environments import Episodes, episode_infos
 from algos.evaluation import Evaluation
 from algos.logs import read_table
@@ -79,7 +79,7 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(double):
     )
     model, target_model = Table(VALUES), Table(TARGET_VALUES)
     weight = torch.tensor([1.0, 0.5, 0.25])
-    total, error = loss(model, target_model, batch, weight, double)
+    total, error = loss(model, target_model, batch, weight, Config(double=double))
     total.backward()
     # Greedy by the target's own values, or by the model's: action 1 in state 1, 0 in state 2.
     following = [7.0, 3.0] if double else [9.0, 5.0]
@@ -100,14 +100,14 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(double):
 
 def test_weights_make_up_for_priorities():
     batch = DictTensor({"probability": torch.tensor([4.0, 1.0, 0.25])})
-    config = Config(prioritised=True, priority_correction=0.5)
+    config = Config(prioritized=True, importance_exponent=0.5)
     assert correction(batch, 0.0, config).tolist() == pytest.approx([0.25, 0.5, 1.0])
     assert correction(batch, 1.0, config).tolist() == pytest.approx([1 / 16, 1 / 4, 1.0])
     assert correction(batch, 0.0, Config()) == 1.0
 
 
 def test_epsilon_falls_to_its_last_value():
-    config = Config(exploration_steps=100, last_epsilon=0.1)
+    config = Config(exploration_steps=100, final_epsilon=0.1)
     found = [epsilon_at(n, config) for n in (0, 50, 100, 1000)]
     assert found == pytest.approx([1.0, 0.55, 0.1, 0.1])
 
@@ -116,7 +116,7 @@ def test_epsilon_falls_to_its_last_value():
 
 
 def test_every_environment_has_an_epsilon_of_its_own():
-    agent = create_agent("CartPole-v1", 0.25, "cpu", hidden_size=8)
+    agent = create_agent("CartPole-v1", "cpu", epsilon=0.25, hidden_size=8)
     n = 4000
     observation = DictTensor({"frame": torch.randn(1, 4).expand(n, 4)})
     agent_info, _ = episode_infos(n, 0, Episodes.TRAINING, 0)
@@ -134,11 +134,11 @@ def test_every_environment_has_an_epsilon_of_its_own():
     assert share(greedy) == [1.0, 1.0]
 
 
-def test_duelling_values_are_a_value_and_advantages_around_it():
-    model = Model(FLAT, spaces.Discrete(3), 8, duelling=True)
+def test_dueling_values_are_a_value_and_advantages_around_it():
+    model = Model(FLAT, spaces.Discrete(3), 8, dueling=True)
     frame = torch.randn(5, 2)
     torch.testing.assert_close(model(frame).mean(-1), model._value(model.encoder(frame))[:, 0])
-    assert Agent(model, 0.0, "cpu").model is model
+    assert Agent(model, "cpu", 0.0).model is model
     with pytest.raises(TypeError, match="action_space: expected Discrete, got Box"):
         Model(FLAT, FLAT, 8)
     with pytest.raises(ValueError, match="action_space: expected actions from 0 on"):
@@ -149,7 +149,7 @@ def test_duelling_values_are_a_value_and_advantages_around_it():
 
 KINDS = {
     "plain": {},
-    "rainbow's half": {"double": True, "duelling": True, "n_steps": 2, "prioritised": True},
+    "rainbow's half": {"double": True, "dueling": True, "n_steps": 2, "prioritized": True},
 }
 
 
@@ -172,7 +172,7 @@ def test_learns_the_two_state_task(tmp_path, kind):
 def test_a_resumed_run_is_the_run_that_was_never_interrupted(tmp_path, kind):
     options = {"save_memory": True, **KINDS[kind]}
     if kind != "plain":  # Weights depend on how far the training is to go.
-        options["priority_correction"] = 1.0
+        options["importance_exponent"] = 1.0
     half = train(small(tmp_path / "half", **options, total_steps=6 * 16))
     whole = train(small(tmp_path / "whole", **options))
     resumed = train(small(None, **options, resume=str(tmp_path / "half")))
@@ -349,14 +349,14 @@ def test_a_run_asks_for_what_its_options_say(tmp_path, monkeypatch):
 
     monkeypatch.setattr("algos.dqn.train.episode_infos", spy)
     monkeypatch.setattr("algos.dqn.train.correction", corrected)
-    train(small(tmp_path, prioritised=True))
+    train(small(tmp_path, prioritized=True))
     assert resets == [(Episodes.TRAINING, 0), (Episodes.TRAINING, 6)]
     assert progress == pytest.approx([k / 12 for k in range(1, 12) for _ in range(2)])
     assert checkpoints.load(tmp_path, "dqn")["n_updates"] == 22
 
 
 def test_evaluations_have_an_epsilon_of_their_own():
-    agent = new_agent(Config(evaluation_epsilon=1.0, last_epsilon=0.0))(device="cpu")
+    agent = agent_factory(Config(evaluation_epsilon=1.0, final_epsilon=0.0))(device="cpu")
     info, _ = episode_infos(100, 0, Episodes.EVALUATION, 0)
     observation = DictTensor({"frame": torch.zeros(100, 4)})
     assert len(agent(DictTensor(), observation, info)[0]["action"].unique()) == 2
@@ -368,8 +368,8 @@ def test_a_segment_is_as_long_as_its_iterations():
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "PongNoFrameskip-v4"])
 def test_values_in_bfloat16_are_nearly_the_same(env_id):
-    plain = create_agent(env_id, 0.0, "cpu", hidden_size=16).model
-    rounded = create_agent(env_id, 0.0, "cpu", hidden_size=16, bf16=True).model
+    plain = create_agent(env_id, "cpu", epsilon=0.0, hidden_size=16).model
+    rounded = create_agent(env_id, "cpu", epsilon=0.0, hidden_size=16, bf16=True).model
     rounded.load_state_dict(plain.state_dict())
     shape = (3, 4, 84, 84) if "Pong" in env_id else (3, 4)
     frame = torch.randint(256, shape, dtype=torch.uint8)
@@ -394,7 +394,7 @@ def test_the_newest_weights_act(tmp_path, monkeypatch):
 
 
 def test_draws_follow_from_the_seed():
-    agent = create_agent("CartPole-v1", 1.0, "cpu", hidden_size=8)
+    agent = create_agent("CartPole-v1", "cpu", epsilon=1.0, hidden_size=8)
     info, _ = episode_infos(100, 0, Episodes.TRAINING, 0)
     observation, found = DictTensor({"frame": torch.zeros(100, 4)}), []
     for _ in range(2):

@@ -192,7 +192,7 @@ def test_what_can_not_draw_itself_is_named_before_the_training():
     config = countdown(capture_video=True, n_processes=0)
     model = torch.nn.Linear(1, 1)
     with pytest.raises(ValueError, match="can draw itself"):
-        Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
+        Run(config, model, torch.optim.Adam(model.parameters()), Constant)
 
 
 def test_rejects_observations_that_differ_in_size(monkeypatch):
@@ -274,7 +274,7 @@ def test_what_frames_are_centred_by_is_whole_and_follows_from_the_seed():
 def test_an_agent_on_a_gpu_acts_without_the_host(algorithm, gpu, leave_alone):
     train = import_module(f"algos.{algorithm}.train")
     env_args = {"env_id": "PongNoFrameskip-v4", "n_envs": 2, "device": gpu, "autoreset": True}
-    create_agent = train.new_agent(train.Config(env_id=env_args["env_id"]))
+    create_agent = train.agent_factory(train.Config(env_id=env_args["env_id"]))
     devices = {"device": gpu, "info_device": gpu}
     with RL_Batcher(
         3, create_agent, {"device": gpu}, create_env, env_args, 0, seeds=0, **devices

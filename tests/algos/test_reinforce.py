@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from algos import checkpoints
+from algos.a2c import train as a2c
 from algos.environments import Episodes, create_env, episode_infos
 from algos.evaluation import evaluate
 from algos.logs import read_table
 from algos.reinforce.agent import create_agent
-from algos.reinforce.train import Config, loss, main, new_agent, train
+from algos.reinforce.train import Config, agent_factory, loss, main, train
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
 from tests.algos.runs import assert_same, contents, gradient_norms
 from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
@@ -43,7 +44,7 @@ def small(folder: Path | None, **options: Any) -> Config:
 def acquire(agent_seed: int, n_processes: int = 0, stochastic: bool = True, **weights: Any) -> Any:
     """Returns trajectories of four environments, and the agent whose weights acted."""
     torch.manual_seed(agent_seed)
-    agent = create_agent("CartPole-v1", 8, "cpu")
+    agent = create_agent("CartPole-v1", "cpu", hidden_size=8)
     with RL_Batcher(
         n_timesteps=30,
         create_agent=create_agent,
@@ -150,11 +151,11 @@ def test_the_loss_and_its_gradients_are_those_of_the_definition(normalize):
 
 def test_images_are_refused():
     with pytest.raises(ValueError, match=r"expected a shape \[n\], got \[4, 84, 84\]"):
-        create_agent("ALE/Pong-v5", 8, "cpu")
+        create_agent("ALE/Pong-v5", "cpu", hidden_size=8)
 
 
 def test_a_step_down_the_loss_makes_good_actions_likelier():
-    agent = create_agent(TWO_STATES, 8, "cpu")
+    agent = create_agent(TWO_STATES, "cpu", hidden_size=8)
     frame = torch.eye(2)[torch.tensor([[0, 1, 0, 1]])]
     action = torch.tensor([[0, 0, 1, 1]])
     right = action == frame.argmax(-1)
@@ -194,7 +195,7 @@ def test_replaying_gives_the_log_probabilities_of_acting():
 
 
 def test_only_rows_that_are_stochastic_draw():
-    agent = create_agent("CartPole-v1", 8, "cpu")
+    agent = create_agent("CartPole-v1", "cpu", hidden_size=8)
     n = 1000
     observation = DictTensor({"frame": torch.randn(1, 4).expand(n, 4)})
     stochastic = torch.arange(n) % 2 == 0
@@ -208,7 +209,7 @@ def test_only_rows_that_are_stochastic_draw():
 
 
 def test_episodes_depend_on_their_seeds_and_not_on_what_came_before():
-    agent = create_agent("CartPole-v1", 8, "cpu")
+    agent = create_agent("CartPole-v1", "cpu", hidden_size=8)
     with RL_Batcher(
         n_timesteps=500,
         create_agent=create_agent,
@@ -267,7 +268,7 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
         *("iteration", "n_steps", "seconds", "solved", "final", "reported"),
     }
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
-    again = evaluate(config, "reinforce", lambda device: create_agent(TWO_STATES, 8, device))
+    again = evaluate(config, lambda device: create_agent(TWO_STATES, device, hidden_size=8))
     assert again == result.score
 
 
@@ -349,7 +350,7 @@ def test_weights_of_another_network_are_told_with_the_options_they_have(tmp_path
         train(small(tmp_path, resume=str(tmp_path), hidden_size=9))
     config = small(None, evaluate=str(tmp_path), hidden_size=9)
     with pytest.raises(ValueError, match=r"^evaluate: expected the weights .*'hidden_size': 8}: "):
-        evaluate(config, "reinforce", new_agent(config))
+        evaluate(config, agent_factory(config))
 
 
 @pytest.mark.parametrize("env_id", ["Pendulum-v1", "MountainCarContinuous-v0"])
@@ -423,10 +424,10 @@ def test_a_run_of_another_environment_or_algorithm_is_not_evaluated(tmp_path):
     train(small(tmp_path))
     config = small(None, evaluate=str(tmp_path), env_id=COUNTDOWN)
     with pytest.raises(ValueError, match="env_id: expected"):
-        evaluate(config, "reinforce", new_agent(config))
-    config = small(None, evaluate=str(tmp_path))
+        evaluate(config, agent_factory(config))
+    config = a2c.Config(env_id=config.env_id, evaluate=str(tmp_path))
     with pytest.raises(ValueError, match="expected a2c, got a run of reinforce"):
-        evaluate(config, "a2c", new_agent(config))
+        evaluate(config, a2c.agent_factory(config))
 
 
 @pytest.mark.parametrize("greedy", [False, True])

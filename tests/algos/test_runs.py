@@ -13,20 +13,19 @@ import pytest
 import torch
 
 from algos import checkpoints
-from algos.command_line import RunConfig
 from algos.environments import Episodes
 from algos.evaluation import Score
 from algos.folders import open_folder
 from algos.logs import read_table
 from algos.run import Averages, Run
 from rlbatch import TemporalDictTensor
-from tests.algos.runs import Constant, countdown
+from tests.algos.runs import Config, Constant, countdown
 from tests.algos.tasks import TWO_STATES
 
 
-def folder_of(config: RunConfig) -> Path:
+def folder_of(config: Config) -> Path:
     """Opens the folder of a run, and leaves it."""
-    with open_folder("x", config) as folder:
+    with open_folder(config) as folder:
         return folder
 
 
@@ -59,7 +58,7 @@ def test_a_folder_may_be_named_in_two_ways(tmp_path, monkeypatch):
 def test_two_runs_at_once_in_one_folder_are_refused(tmp_path):
     config = countdown(checkpoint_dir=str(tmp_path))
     again = dataclasses.replace(config, resume=str(tmp_path), seed=config.seed + 7)
-    with open_folder("x", config):
+    with open_folder(config):
         checkpoints.save(tmp_path, {})
         options = (tmp_path / "config.json").read_text()
         with pytest.raises(RuntimeError, match="expected a folder without a run under way, got "):
@@ -91,14 +90,13 @@ def resumed(tmp_path) -> Callable[..., Run]:
     def create(**others: Any) -> Run:
         weights = torch.nn.Linear(1, 1)
         config = countdown(checkpoint_dir=str(tmp_path), n_processes=0)
-        with Run(
-            "x", config, weights, torch.optim.Adam(weights.parameters(), 0.5), Constant
-        ) as run:
+        optimizer = torch.optim.Adam(weights.parameters(), 0.5)
+        with Run(config, weights, optimizer, Constant) as run:
             run.report(one_step(), {"losses/x": 0.0})
             run._save()
         config = dataclasses.replace(config, checkpoint_dir=None, resume=str(tmp_path))
         optimizer = torch.optim.Adam(weights.parameters(), 0.25)
-        return Run("x", config, weights, optimizer, Constant, others)
+        return Run(config, weights, optimizer, Constant, others)
 
     return create
 
@@ -125,12 +123,12 @@ def test_scores_at_the_step_of_one_under_way_are_kept(tmp_path, scripted_run):
 
 @pytest.mark.parametrize(("n_steps", "is_cut"), [(7, True), (8, False)])
 def test_a_run_says_where_episodes_are_cut(tmp_path, capsys, n_steps, is_cut):
-    class Cut(RunConfig):
+    class Cut(Config):
         longest_episode = n_steps
 
     config = Cut(env_id=TWO_STATES, n_processes=0, checkpoint_dir=str(tmp_path))
     model = torch.nn.Linear(1, 1)
-    with Run("x", config, model, torch.optim.Adam(model.parameters()), Constant):
+    with Run(config, model, torch.optim.Adam(model.parameters()), Constant):
         pass
     said = capsys.readouterr().out
     assert f"episodes are cut after {n_steps} steps" in said if is_cut else not said
@@ -203,17 +201,17 @@ def test_what_a_checkpoint_lacks_is_named(resumed):
 
 def test_a_runs_folder_names_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    folder = folder_of(RunConfig(env_id="ALE/Pong-v5", seed=3))
+    folder = folder_of(Config(env_id="ALE/Pong-v5", seed=3))
     assert folder.parent == Path("runs")
     assert folder.name.startswith("ALE-Pong-v5__x__3__")
-    folder = folder_of(RunConfig(env_id=TWO_STATES))
+    folder = folder_of(Config(env_id=TWO_STATES))
     assert folder.name.startswith("tests.algos.tasks-TwoStates-v0__x__0__")
 
 
 def test_runs_that_start_in_one_second_have_folders_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(time, "strftime", lambda _: "now")
-    names = [folder_of(RunConfig(env_id="a")).name for _ in range(3)]
+    names = [folder_of(Config(env_id="a")).name for _ in range(3)]
     assert names == ["a__x__0__now", "a__x__0__now-2", "a__x__0__now-3"]
 
 
@@ -278,7 +276,7 @@ def scripted_run(tmp_path, monkeypatch) -> Callable[..., tuple[Run, Scripted]]:
         config = countdown(**{**usual, "total_steps": 12, **options})
         model = torch.nn.Linear(1, 1)
         optimizer = torch.optim.Adam(model.parameters())
-        return Run("x", config, model, optimizer, Constant), evaluation
+        return Run(config, model, optimizer, Constant), evaluation
 
     return create
 
@@ -356,7 +354,7 @@ def test_a_checkpoint_of_another_version_is_named(tmp_path, resumed):
     with pytest.raises(
         ValueError, match="^resume: expected a checkpoint of this version, got .*n_r"
     ):
-        Run("x", config, model, torch.optim.Adam(model.parameters()), Constant)
+        Run(config, model, torch.optim.Adam(model.parameters()), Constant)
 
 
 def test_a_run_ends_when_its_steps_are_used_up(scripted_run):
