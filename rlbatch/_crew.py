@@ -86,16 +86,6 @@ class Crew:
         """The number of environments of all workers."""
         return self.parts[-1].stop
 
-    @property
-    def is_local(self) -> bool:
-        """Whether there is a worker in the caller's process."""
-        return any(worker.connection is None for worker in self.workers)
-
-    @property
-    def is_remote(self) -> bool:
-        """Whether there are workers in processes of their own."""
-        return any(worker.connection is not None for worker in self.workers)
-
     def ask(self, command: Command, packed: Sequence[Any], timeout: float | None) -> list[Done]:
         """Sends a command to all, packed for each of them; returns their answers.
 

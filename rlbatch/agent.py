@@ -12,13 +12,18 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from rlbatch._checks import check_device, check_left_alone, check_same_keys, versions_of
+from rlbatch._checks import (
+    check_device,
+    check_left_alone,
+    check_same_keys,
+    check_same_rows,
+    versions_of,
+)
 from rlbatch._named_tensors import unshared
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import (
     DeviceLike,
     DeviceMismatchError,
-    DtypeMismatchError,
     ShapeError,
     as_device,
     as_present_device,
@@ -145,7 +150,9 @@ class RL_Agent:
         agent_info = trajectories.info.truncate_key("agent_info/").to(self.info_device)
         steps = trajectories.trajectories
         observation = steps.truncate_key("observation/").temporal_index(t)
-        history = history_until(steps, t) if self.require_history() else None
+        history = steps.temporal_slice(0, t) if self.require_history() else None
+        if history is not None and not t:  # In a batcher nobody has acted yet.
+            history = history.get(key for key in steps if not key.startswith("action/"))
         versions, of_info = versions_of(steps.variables), versions_of(agent_info.variables)
         answer = self(state, observation, agent_info, history)
         check_left_alone("call_replay: ", steps.variables, versions)
@@ -154,22 +161,6 @@ class RL_Agent:
             case (output, DictTensor() as new_state):  # Which may be changed in place.
                 return output, unshared(new_state, steps, agent_info)
         return answer  # Whoever has called looks at it.
-
-
-def history_until(steps: TemporalDictTensor, t: int) -> TemporalDictTensor:
-    """Returns what an agent with `require_history()` sees at the step `t` (views).
-
-    Args:
-        steps: The slot, [B, T, ...].
-        t: The step; those before it are returned.
-
-    Returns:
-        [B, t, ...]. At `t = 0` there are no `action/...` keys: in a batcher nobody has acted yet.
-    """
-    past = steps.temporal_slice(0, t)
-    if t:
-        return past
-    return past.get(key for key in past if not key.startswith("action/"))
 
 
 def replay_agent(
@@ -197,8 +188,8 @@ def replay_agent(
         TypeError: They are not Trajectories; a step does not return a pair, or its output is not a
             DictTensor.
         ShapeError: An output has not one row per trajectory.
-        KeyMismatchError, DtypeMismatchError, ShapeError: An output is not like the one of the
-            first step.
+        KeyMismatchError, DtypeMismatchError, ShapeError, DeviceMismatchError: An output is not
+            like the one of the first step.
         RuntimeError: PyTorch's, of the agent; with a note if it is about devices.
 
     Example:
@@ -250,24 +241,20 @@ def _check_replayed(where: str, answer: Any, B: int, before: list[DictTensor]) -
         ShapeError: It has not `B` rows, or they have another shape.
         KeyMismatchError: Its keys are others.
         DtypeMismatchError: So is a dtype.
+        DeviceMismatchError: So is a device.
     """
     if not (isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], DictTensor)):
         raise TypeError(f"{where}: expected a pair (DictTensor, state), got {answer!r}")
     output = answer[0]
-    first = before[0] if before else output
-    check_same_keys(where, first, output)
+    if not before:
+        for key, tensor in output.items():
+            n_rows = len(tensor) if tensor.dim() else "a number"
+            if n_rows != B:
+                raise ShapeError(f"{where}: {key}: expected {B} rows, got {n_rows}")
+        return
+    check_same_keys(where, before[0], output)
     for key, tensor in output.items():
-        n_rows = len(tensor) if tensor.dim() else "a number"
-        if n_rows != B:
-            raise ShapeError(f"{where}: {key}: expected {B} rows, got {n_rows}")
-        like = first[key]
-        if tensor.dtype != like.dtype:
-            raise DtypeMismatchError(
-                f"{where}: {key}: expected {like.dtype}, as in step 0, got {tensor.dtype}"
-            )
-        if tensor.shape != like.shape:
-            expected, found = tuple(like.shape), tuple(tensor.shape)
-            raise ShapeError(f"{where}: {key}: expected {expected}, as in step 0, got {found}")
+        check_same_rows(f"{where}: {key}, as in step 0", tensor, before[0][key], n_common=0)
 
 
 def replay_agent_stateless(

@@ -223,7 +223,7 @@ class RL_Batcher:
             )
             for own in worker_seeds(seeds, agent_seeds, max(n_processes, 1))
         ]
-        self._crew = Crew()
+        self._crew, self._is_local = Crew(), not n_processes
         # Runs at the latest when the interpreter ends; holds the crew, not the batcher.
         self._stop = weakref.finalize(self, self._crew.stop, _CLOSE_GRACE_S)
         # Weakly, so that a worker does not keep its batcher alive.
@@ -315,7 +315,7 @@ class RL_Batcher:
 
     def _finish_reading(self) -> None:
         """Waits until nothing here reads what other processes on the GPU are to write over."""
-        if self._crew.is_remote and self._device.type == "cuda" and self._store is not None:
+        if not self._is_local and self._device.type == "cuda" and self._store is not None:
             torch.cuda.synchronize(self._device)
 
     @overload
@@ -447,7 +447,7 @@ class RL_Batcher:
                     self._close_politely(before)
             finally:
                 # Also of a call before, in the middle of which Ctrl-C came.
-                if is_alone or not self._crew.is_local:
+                if is_alone or not self._is_local:
                     self._crew.stop(_CLOSE_GRACE_S)
                 self._stop.detach()
                 self._store = None
@@ -465,7 +465,7 @@ class RL_Batcher:
 
     def _stop_if_closed(self) -> None:
         """Stops workers of this process that `close` has left to the call that made them work."""
-        may_be_left = self._state is _State.CLOSED and self._crew.is_local
+        may_be_left = self._state is _State.CLOSED and self._is_local
         if may_be_left and not self._calls.locked():
             with self._calls:
                 self._crew.stop(0.0)
@@ -521,7 +521,7 @@ class RL_Batcher:
 
     def _is_forked(self) -> bool:
         # Workers in processes belong to the process that started them.
-        return os.getpid() != self._owner and self._crew.is_remote
+        return os.getpid() != self._owner and not self._is_local
 
     def _expect(self, *states: _State, to: str) -> None:
         if self._is_forked():
@@ -539,7 +539,7 @@ class RL_Batcher:
     @torch.inference_mode(False)  # The slots are written and read in any mode.
     def _hand_out_slots(self) -> None:
         """Answers the workers, which now know what they store; waits for the slowest first step."""
-        if self._crew.is_local:
+        if self._is_local:
             return  # It has called _allocate_here.
         layout, *others = [message.layout for message in self._crew.gather(self._timeout)]
         for number, other in enumerate(others, start=1):

@@ -194,12 +194,21 @@ def test_nothing_to_replay_is_refused(n_rows):
     [
         (None, TypeError, r"call_replay, step 1: expected a pair \(DictTensor, state\), got None"),
         ({"v": torch.zeros(2), "w": torch.zeros(2)}, KeyMismatchError, r"step 1: .*\['w'\]"),
-        ({"v": torch.zeros(2).long()}, DtypeMismatchError, "step 1: v: expected torch.float32"),
-        ({"v": torch.zeros(1)}, ShapeError, "step 1: v: expected 2 rows, got 1"),
+        (
+            {"v": torch.zeros(2).long()},
+            DtypeMismatchError,
+            "step 1: v, as in step 0: expected torch.float32",
+        ),
+        ({"v": torch.zeros(1)}, ShapeError, r"v, as in step 0: expected shape \(2,\), got \(1,\)"),
         (
             {"v": torch.zeros(2, 3)},
             ShapeError,
-            r"step 1: v: expected \(2,\), as in step 0, got \(2, 3",
+            r"v, as in step 0: expected shape \(2,\), got \(2, 3",
+        ),
+        (
+            {"v": torch.zeros(2, device="meta")},
+            DeviceMismatchError,
+            "v, as in step 0: expected .* cpu",
         ),
     ],
 )
