@@ -1,13 +1,12 @@
 """What `GymEnv` steps: a list of environments, or one vector environment.
 
 Both step environments by number and return NumPy arrays. They know nothing of which episodes
-still run. What a step returns may be written over by the next one, the first observations not.
+still run. Arrays returned by a step may be overwritten by the next; first observations are not.
 """
 
 from __future__ import annotations
 
 import copy
-import reprlib
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
@@ -19,13 +18,12 @@ from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
 from rlbatch.dicttensor import DictTensor
+from rlbatch.envs._values import FLAG, REWARD, cast, check, checked, part_of, stack, stack_numbers
 from rlbatch.envs.base import seeds_in
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
 from rlbatch.errors import (
-    DtypeMismatchError,
     EnvContractError,
     KeyMismatchError,
-    ShapeError,
     add_environment_note,
 )
 from rlbatch.seeding import derived_seed, env_seeds
@@ -33,10 +31,6 @@ from rlbatch.seeding import derived_seed, env_seeds
 Arrays = dict[str, np.ndarray]
 
 _OF_GYMNASIUM = SyncVectorEnv, AsyncVectorEnv
-
-# Beside the observation a step returns numbers.
-_REWARD = Leaf((), spaces.Box(-np.inf, np.inf, (), np.float64), (), np.dtype(np.float64))
-_FLAG = Leaf((), spaces.Discrete(2), (), np.dtype(np.bool_))
 
 # What Gymnasium's `step` returns.
 _STEP = "(observation, reward, terminated, truncated, info)"
@@ -178,7 +172,7 @@ class EnvList:
             add_environment_note(error, numbers[len(results)])
             raise
         frames, *rest, _ = _columns(numbers, results)
-        return Result(self._batch(numbers, frames), *_stack_rest(numbers, *rest))
+        return Result(self._batch(numbers, frames), *stack_numbers(numbers, *rest))
 
     def close(self) -> None:
         with ExitStack() as stack:  # Closes all of them, even if one raises.
@@ -201,7 +195,7 @@ class EnvList:
 
     def _batch(self, numbers: Sequence[int], frames: Sequence[Any]) -> Arrays:
         return {
-            key: _stack(key, leaf, numbers, frames) for key, leaf in self.observation_leaves.items()
+            key: stack(key, leaf, numbers, frames) for key, leaf in self.observation_leaves.items()
         }
 
 
@@ -318,12 +312,14 @@ class Vector:
         except (Exception, SystemExit) as error:
             self._note(error)
             raise
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self._check_resets_nothing(info)
         reward, terminated, truncated = (np.asarray(column) for column in rest)
-        _check("reward", _REWARD, reward, (self.n_envs,))
-        _check("terminated", _FLAG, terminated, (self.n_envs,))
-        _check("truncated", _FLAG, truncated, (self.n_envs,))
-        terminated = cast("terminated", _FLAG, terminated)
-        truncated = cast("truncated", _FLAG, truncated)
+        check("reward", REWARD, reward, (self.n_envs,))
+        check("terminated", FLAG, terminated, (self.n_envs,))
+        check("truncated", FLAG, truncated, (self.n_envs,))
+        terminated = cast("terminated", FLAG, terminated)
+        truncated = cast("truncated", FLAG, truncated)
         self._ended = np.logical_or(terminated, truncated)
         frames = self._frames(numbers)
         if self._mode is AutoresetMode.SAME_STEP and self._ended.any():
@@ -367,9 +363,23 @@ class Vector:
         frames = {}
         for key, leaf in self.observation_leaves.items():
             frame = np.asarray(leaf.of(self._observation))
-            _check(key, leaf, frame, (self.n_envs, *leaf.shape))
+            check(key, leaf, frame, (self.n_envs, *leaf.shape))
             frames[key] = cast(key, leaf, _rows_of(frame, numbers))
         return frames
+
+    def _check_resets_nothing(self, info: dict[str, Any]) -> None:
+        """Stops at what comes with the first observation of the next episode.
+
+        Raises:
+            EnvContractError: The environment is in another mode than it says.
+        """
+        for key in ("final_obs", "final_observation"):  # The latter before Gymnasium 1.1.
+            if key in info:
+                raise EnvContractError(
+                    f"{key}: expected none in the info of a step in the mode {self._mode.name}, "
+                    'got one: set metadata["autoreset_mode"] of the environment to '
+                    "AutoresetMode.SAME_STEP"
+                )
 
     def _write_final(self, frames: Arrays, numbers: Sequence[int], info: dict[str, Any]) -> None:
         """Writes terminal observations over the first ones of the episodes that came after.
@@ -391,8 +401,8 @@ class Vector:
     def _final(self, key: str, leaf: Leaf, final: Any, number: int) -> np.ndarray:
         # Gymnasium has an array of observations; others have an observation of arrays.
         batched = isinstance(final, (dict, tuple))
-        part = _part(key, leaf, final)[number] if batched else _part(key, leaf, final[number])
-        return _checked(f"final_obs: {key}", leaf, part)
+        part = part_of(key, leaf, final)[number] if batched else part_of(key, leaf, final[number])
+        return checked(f"final_obs: {key}", leaf, part)
 
     def _note(self, error: BaseException) -> None:
         """Marks an exception with the number of the environment, where that can be found."""
@@ -466,112 +476,6 @@ def _check_list(envs: list[Any]) -> None:
                 raise ValueError(
                     f"{where}.{name}: expected {expected}, as in gym_env[0], got {found}"
                 )
-
-
-def _stack(key: str, leaf: Leaf, numbers: Sequence[int], values: Sequence[Any]) -> np.ndarray:
-    """Returns a leaf of what environments have returned as one array [n, *leaf.shape].
-
-    Raises:
-        ShapeError: A value is of another shape than its space.
-        DtypeMismatchError: A value is not a number, is a float where its space is not, or is an
-            integer that its space does not hold.
-        KeyMismatchError: A value has no such leaf.
-    """
-    n = len(values)
-    try:
-        parts = [leaf.of(value) for value in values] if leaf.path else values
-        if leaf.shape:  # Three times as fast as np.stack.
-            array, shape = np.concatenate(parts), (n * leaf.shape[0], *leaf.shape[1:])
-            if len(set(map(len, parts))) > 1:  # Where one is as much too long as another too short.
-                raise ShapeError(f"{key}: expected one shape, got several")
-        else:
-            array, shape = np.array(parts), (n,)
-        if array.dtype != leaf.dtype or array.shape != shape:
-            _check(key, leaf, array, shape)
-            array = cast(key, leaf, array)
-        return array.reshape(n, *leaf.shape)
-    except Exception:  # Which of them was it? None, where int64 and uint64 together become floats.
-        rows = []
-        for number, value in zip(numbers, values, strict=True):
-            try:
-                rows.append(_checked(key, leaf, _part(key, leaf, value)))
-            except Exception as error:
-                add_environment_note(error, number)
-                raise
-        return np.stack(rows)
-
-
-def _stack_rest(
-    numbers: Sequence[int], reward: tuple, terminated: tuple, truncated: tuple
-) -> Sequence[np.ndarray]:
-    """Returns the numbers beside the observations as arrays [n]; raises what `_stack` does."""
-    try:
-        rewards, flags = np.array(reward), np.array((terminated, truncated))
-    except ValueError:  # Of several shapes.
-        pass
-    else:  # As they mostly are: looked at in one go, as this comes in every step.
-        if rewards.dtype == _REWARD.dtype and flags.dtype == _FLAG.dtype:
-            n = len(reward)
-            if rewards.shape == (n,) and flags.shape == (2, n):
-                return rewards, *flags
-    return (
-        _stack("reward", _REWARD, numbers, reward),
-        _stack("terminated", _FLAG, numbers, terminated),
-        _stack("truncated", _FLAG, numbers, truncated),
-    )
-
-
-def _part(key: str, leaf: Leaf, value: Any) -> Any:
-    try:
-        return leaf.of(value)
-    except (KeyError, IndexError, TypeError) as error:
-        found = sorted(value) if isinstance(value, dict) else value
-        raise KeyMismatchError(f"{key}: expected it in an observation, got {found}") from error
-
-
-def _checked(key: str, leaf: Leaf, value: Any) -> np.ndarray:
-    """Returns what one environment has returned for a leaf; raises what `_stack` does, and more.
-
-    Raises:
-        DtypeMismatchError: It is neither an array nor a number.
-    """
-    expected = f"{key}: expected {leaf.dtype} of shape {leaf.shape}"
-    try:
-        array = np.asarray(value)
-    except Exception as error:  # A ragged list, or a tensor that requires a gradient.
-        raise DtypeMismatchError(f"{expected}, got {reprlib.repr(value)}: {error}") from error
-    if array.dtype == np.object_:  # Which is what NumPy makes of anything.
-        raise DtypeMismatchError(f"{expected}, got {reprlib.repr(value)}")
-    _check(key, leaf, array, leaf.shape)
-    return cast(key, leaf, array)
-
-
-def cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
-    """Returns an array in the dtype of its space, the same object if it has that.
-
-    Raises:
-        DtypeMismatchError: There are integers in it that this dtype can not hold.
-    """
-    if array.dtype == leaf.dtype:
-        return array
-    cast = array.astype(leaf.dtype)
-    kind = leaf.dtype.kind
-    if kind in "biu" and not np.array_equal(cast, array):
-        limits = "0 to 1" if kind == "b" else "{0.min} to {0.max}".format(np.iinfo(leaf.dtype))
-        raise DtypeMismatchError(
-            f"{key}: expected {leaf.dtype}, from {limits}, got {array.dtype} from {array.min()} to "
-            f"{array.max()}"
-        )
-    return cast
-
-
-def _check(key: str, leaf: Leaf, array: np.ndarray, shape: tuple[int, ...]) -> None:
-    # NumPy would broadcast or round it silently, and take None for a number.
-    if array.shape != shape:
-        raise ShapeError(f"{key}: expected shape {shape}, got {array.shape}")
-    kind = array.dtype.kind
-    if kind not in {"f": "biuf", "c": "biufc"}.get(leaf.dtype.kind, "biu"):
-        raise DtypeMismatchError(f"{key}: expected {leaf.dtype}, got {array.dtype}")
 
 
 def _is_nested(space: gymnasium.Space) -> bool:

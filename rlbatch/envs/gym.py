@@ -18,7 +18,8 @@ from gymnasium.vector import VectorEnv
 
 from rlbatch._checks import check_has_keys
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs._backends import Arrays, Result, backend, cast
+from rlbatch.envs._backends import Arrays, Result, backend
+from rlbatch.envs._values import cast
 from rlbatch.envs.base import Observation, VecEnv, check_chosen, checked_env_info
 from rlbatch.envs.spaces import Leaf
 from rlbatch.errors import (

@@ -563,6 +563,17 @@ def test_a_terminal_observation_that_is_not_told_is_an_error():
         env.step(actions([5], [5]))
 
 
+@pytest.mark.parametrize("kind", [GymEnv, GymEnvInf])
+def test_a_mode_that_is_not_told_is_an_error(kind):
+    inner = OwnVector(nested=False)
+    inner.metadata = {}  # Which is taken for NEXT_STEP.
+    env = kind(inner)
+    env.reset()
+    env.step(actions([5], [5]))
+    with pytest.raises(EnvContractError, match=r"^final_obs: .* in the mode NEXT_STEP, got one"):
+        env.step(actions([5], [5]))
+
+
 def test_a_wrapped_vector_environment_is_seeded_as_the_one_inside():
     inner = SyncVectorEnv([CountingGym] * 2)
     GymEnv(gymnasium.wrappers.vector.RecordEpisodeStatistics(inner), seed=[8, 9]).reset()

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import re
 from contextlib import closing
 from functools import partial
 
@@ -741,6 +742,13 @@ def test_a_reset_of_some_is_looked_at_too(fault, clause):
 def test_a_reset_of_some_that_is_not_offered_is_left_alone():
     one = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="vector_entry_point")
     assert check_env(GymEnvInf(one, seed=0)).n_terminated > 0
+
+
+def test_a_wrapper_that_resets_all_or_none_is_told():
+    inner = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
+    env = GymEnvInf(gymnasium.wrappers.vector.NormalizeObservation(inner), seed=0)
+    warning, _ = check_env(env).warnings  # And that what was seen before counts.
+    assert re.match(r"reset_where: ValueError\(.*partial.*; it was not checked$", warning)
 
 
 def test_rewards_of_both_signs_may_be_large():
