@@ -175,9 +175,9 @@ class EnvList:
         return Result(self._batch(numbers, frames), *stack_numbers(numbers, *rest))
 
     def close(self) -> None:
-        with ExitStack() as stack:  # Closes all of them, even if one raises.
+        with ExitStack() as closing:  # Closes all of them, even if one raises.
             for number in range(self.n_envs):
-                stack.callback(self._close, number)
+                closing.callback(self._close, number)
 
     def _close(self, number: int) -> None:
         try:

@@ -1027,5 +1027,6 @@ def test_a_reset_of_all_or_of_none_is_tried(refused):
                 raise ZeroDivisionError(refused)
             return super().reset_where(chosen)
 
-    with pytest.raises(ZeroDivisionError, match=refused):
-        check_env(Refuses([CountingGym(length=4), CountingGym(length=5)], seed=0), 8)
+    told = f"reset_where: ZeroDivisionError('{refused}'); it was not checked"
+    env = Refuses([CountingGym(length=4), CountingGym(length=5)], seed=0)
+    assert told in check_env(env, 8).warnings
