@@ -6,7 +6,7 @@ begins in docs/index.md.
 """
 
 from rlbatch import returns
-from rlbatch._named_tensors import masked_tensor
+from rlbatch._rows import masked_tensor
 from rlbatch.agent import RL_Agent, RL_Agent_CheckDevice, replay_agent, replay_agent_stateless
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories, masked_dicttensor

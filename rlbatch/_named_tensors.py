@@ -2,45 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
+from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
-from torch.utils import _pytree as pytree
 
 from rlbatch._checks import (
-    check_device,
     check_is,
     check_is_tensor,
     check_like,
     check_not_expanded,
     check_same_rows,
     check_shape,
-    check_tensors,
 )
-from rlbatch.errors import (
-    DeviceLike,
-    DtypeMismatchError,
-    KeyMismatchError,
-    ShapeError,
-    as_device,
-    as_present_device,
-)
+from rlbatch._rows import check_different, check_rows, rows_of, take_rows
+from rlbatch.errors import DeviceLike, KeyMismatchError, as_device, as_present_device
 
 Index = torch.Tensor | int | list[int]
 AnyTensors = TypeVar("AnyTensors", bound="NamedTensors")
 
 _CPU = torch.device("cpu")
-
-# torch indexes these dtypes on few devices and in few layouts; the signed ones have the same bytes.
-SIGNED = {
-    torch.uint16: torch.int16,
-    torch.uint32: torch.int32,
-    torch.uint64: torch.int64,
-    torch.float8_e4m3fn: torch.int8,
-    torch.float8_e5m2: torch.int8,
-}
 
 
 class NamedTensors:
@@ -231,7 +213,7 @@ class NamedTensors:
             ShapeError: The index is not [N], or the mask not [B].
             DtypeMismatchError: The index holds neither integers nor bools.
             TypeError: It is a slice, for which there is `slice`.
-            RuntimeError: PyTorch's, for want of memory.
+            RuntimeError: PyTorch is out of memory.
 
         Example:
             >>> from rlbatch import DictTensor
@@ -251,7 +233,7 @@ class NamedTensors:
             return self._map(lambda tensor: take_rows(tensor, rows))
         except (IndexError, RuntimeError):  # The second where there are no rows, or empty ones.
             if isinstance(index, torch.Tensor):
-                _check_rows(index, self.n_elems())  # Only now, as looking takes time.
+                check_rows(index, self.n_elems())  # Only now, as looking takes time.
             raise
 
     def set(self, key: str, value: torch.Tensor) -> None:
@@ -300,7 +282,7 @@ class NamedTensors:
             KeyMismatchError: A key is missing in `source`.
             DtypeMismatchError: A dtype differs.
             DeviceMismatchError: A device differs.
-            IndexError: There is no such row. Of an index on a GPU nobody looks.
+            IndexError: There is no such row. Not checked for an index on a GPU.
             ValueError: A row would be written twice. Likewise.
 
         Example:
@@ -319,9 +301,9 @@ class NamedTensors:
             check_not_expanded(key, tensor)
         device = self.device()
         if device is not None:
-            _check_rows(source_indexes, source.n_elems())
-            _check_rows(destination_indexes, self.n_elems())
-            _check_different(destination_indexes, self.n_elems())
+            check_rows(source_indexes, source.n_elems())
+            check_rows(destination_indexes, self.n_elems())
+            check_different(destination_indexes, self.n_elems())
             rows = rows_of(source_indexes, source.n_elems(), device)
             self._write(source, rows, rows_of(destination_indexes, self.n_elems(), device))
 
@@ -382,208 +364,6 @@ def unshared(tensors: AnyTensors, *others: NamedTensors) -> AnyTensors:
     return tensors._map(
         lambda one: one.clone() if one.untyped_storage().data_ptr() in there else one
     )
-
-
-def rows_of(index: torch.Tensor | list[int], n_elems: int, device: torch.device) -> torch.Tensor:
-    """Returns the numbers of the rows that an index names.
-
-    Args:
-        index: [N] of row numbers, or a bool mask [B].
-        n_elems: B.
-        device: Where the result is to be.
-
-    Returns:
-        [N] int64 (int32 where the index is), counted from the front.
-
-    Raises:
-        IndexError: There is no such row. Of an index that is on the device, nobody looks.
-        ShapeError: The index is not [N], or the mask not [B].
-        DtypeMismatchError: The index holds neither integers nor bools.
-    """
-    if isinstance(index, torch.Tensor) and index.device == device:
-        rows = index
-    else:
-        empty = isinstance(index, list) and not index  # Of which torch makes float32.
-        place = None if isinstance(index, torch.Tensor) else "cpu"
-        rows = torch.as_tensor(index, dtype=torch.int64 if empty else None, device=place)
-        _check_rows(rows, n_elems)
-        rows = rows.to(device)
-    if rows.dtype == torch.bool:
-        check_shape("index", rows, (n_elems,))
-        return rows.nonzero().squeeze(1)
-    if rows.dtype not in (torch.int64, torch.int32):
-        raise DtypeMismatchError(f"index: expected torch.int64 or torch.bool, got {rows.dtype}")
-    if rows.dim() != 1:
-        raise ShapeError(f"index: expected shape [N], got {tuple(rows.shape)}")
-    return torch.add(rows, rows < 0, alpha=n_elems)  # B more where it counts from the end.
-
-
-def _check_rows(rows: torch.Tensor, n_elems: int) -> None:
-    """Checks that there are such rows, of an index on the CPU.
-
-    Raises:
-        IndexError: There is none.
-    """
-    if _may_be_looked_at(rows) and rows.numel():
-        for row in rows.aminmax():
-            if not -n_elems <= int(row) < n_elems:
-                raise IndexError(f"index: expected one of {n_elems} rows, got {int(row)}")
-
-
-def _check_different(rows: torch.Tensor, n_elems: int) -> None:
-    """Checks that no row is there twice, of an index on the CPU.
-
-    Raises:
-        ValueError: One is.
-    """
-    if _may_be_looked_at(rows):
-        in_order = (rows % max(n_elems, 1)).sort().values
-        again = in_order[1:][in_order[1:] == in_order[:-1]]
-        if len(again):
-            raise ValueError(
-                f"destination_indexes: expected all different, got row {int(again[0])} twice"
-            )
-
-
-def _may_be_looked_at(rows: torch.Tensor) -> bool:
-    """Returns whether an index holds numbers, for which no GPU has to be waited."""
-    return rows.dtype in (torch.int64, torch.int32) and rows.is_cpu
-
-
-def take_rows(tensor: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """Returns some of the rows (a copy); none of the numbers may be negative."""
-    # index_select copies whole rows; tensor[rows] goes element by element, and is up to 30 times
-    # as slow on the CPU where a row is an image.
-    if tensor.dtype in SIGNED:
-        return _signed(tensor).index_select(0, rows).view(tensor.dtype)
-    return tensor.index_select(0, rows)
-
-
-def take_places(tensor: torch.Tensor, places: tuple[torch.Tensor, ...]) -> torch.Tensor:
-    """Returns a tensor at some places of its first dimensions (a copy)."""
-    if tensor.dtype in SIGNED:
-        return _signed(tensor)[places].view(tensor.dtype)
-    return tensor[places]  # To view it, if only as what it is, would end its gradient.
-
-
-def put_rows(tensor: torch.Tensor, rows: torch.Tensor, values: torch.Tensor) -> None:
-    """Writes values [N, ...] into some of the rows; none of the numbers may be negative."""
-    _signed(tensor).index_copy_(0, rows.long(), _signed(values))
-
-
-def _signed(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns the same bytes in a dtype that PyTorch can index."""
-    dtype = SIGNED.get(tensor.dtype)
-    return tensor.view(dtype) if dtype else tensor
-
-
-def masked_tensor(tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Takes each row from `tensor1` where the mask is set, from `tensor0` elsewhere.
-
-    Args:
-        tensor0: [B, ...].
-        tensor1: [B, ...], shape and dtype as `tensor0`.
-        mask: [B], bool or a number; any value but 0 is set.
-
-    Returns:
-        [B, ...], a copy.
-
-    Raises:
-        ShapeError: The tensors differ in shape, or the mask is not [B].
-        DtypeMismatchError: The dtypes differ; one would be cast silently.
-        DeviceMismatchError: They are not all on one device.
-
-    Example:
-        >>> masked_tensor(torch.zeros(2, 2), torch.ones(2, 2), torch.tensor([True, False]))
-        tensor([[1., 1.],
-                [0., 0.]])
-    """
-    return masked_rows("tensor1", tensor0, tensor1, mask)
-
-
-def masked_rows(
-    where: str, tensor0: torch.Tensor, tensor1: torch.Tensor, mask: torch.Tensor
-) -> torch.Tensor:
-    """`masked_tensor`, with errors that name `tensor1` in another way."""
-    check_tensors({"tensor0": tensor0}, n_common=1)
-    check_same_rows(where, tensor1, tensor0, n_common=0)
-    check_shape("mask", mask, tensor0.shape[:1])
-    check_device("mask", mask, tensor0.device)
-    return torch.where(mask.bool().view(-1, *[1] * (tensor0.dim() - 1)), tensor1, tensor0)
-
-
-def padded(tensor: torch.Tensor, n_timesteps: int) -> torch.Tensor:
-    """Returns [B, T, ...] with zeros after its end, up to T: the same object if T it has."""
-    missing = n_timesteps - tensor.shape[1]
-    if not missing:
-        return tensor
-    return torch.cat([tensor, tensor.new_zeros(len(tensor), missing, *tensor.shape[2:])], dim=1)
-
-
-def known_to_torch(container: Any) -> Any:
-    """Lets torch.compile, torch.func and `torch.load` take a class of containers (a decorator).
-
-    Unflatten does not check: a transformation may put anything in the place of the leaves.
-    """
-    pytree.register_pytree_node(
-        container,
-        container._flatten,
-        container._unflatten,
-        serialized_type_name=f"rlbatch.{container.__name__}",
-        flatten_with_keys_fn=_flat_with_keys,
-    )
-    torch.serialization.add_safe_globals([container])
-    return container
-
-
-def _flat_with_keys(container: Any) -> tuple[list[tuple[Any, Any]], list[str] | None]:
-    """Returns what a container's `_flatten` does, with the name of each child beside it."""
-    children, keys = container._flatten()
-    attributes = map(pytree.GetAttrKey, type(container).__slots__)
-    names = [*attributes, *map(pytree.MappingKey, keys or ())]
-    return list(zip(names, children, strict=True)), keys
-
-
-def flat_from_nested(tree: Any) -> dict[str, Any]:
-    """Returns the leaves of nested dicts, tuples and lists, by their paths.
-
-    Raises:
-        KeyMismatchError: Two leaves have one path.
-    """
-    flat: dict[str, Any] = {}
-    for key, leaf in _leaves(tree, ()):
-        if key in flat:
-            raise KeyMismatchError(f"{key}: expected one tensor at that path, got two")
-        flat[key] = leaf
-    return flat
-
-
-def _leaves(tree: Any, path: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, Mapping):
-        children: Iterable[tuple[Any, Any]] = tree.items()
-    elif isinstance(tree, (tuple, list)):
-        children = enumerate(tree)
-    else:
-        yield "/".join(path), tree
-        return
-    for name, child in children:
-        yield from _leaves(child, (*path, str(name)))
-
-
-def new_tensordict(nested: dict[str, Any], batch_size: list[int]) -> Any:
-    """Returns a `tensordict.TensorDict` of the same tensors.
-
-    Raises:
-        ImportError: tensordict is not installed; the message says how to.
-    """
-    try:
-        import tensordict
-    except ImportError as error:
-        raise ImportError(
-            "to_tensordict: expected the package tensordict, got none; "
-            "pip install 'rlbatch[tensordict]'"
-        ) from error
-    return tensordict.TensorDict(nested, batch_size=batch_size)
 
 
 def _described(value: Any) -> tuple[str, str]:

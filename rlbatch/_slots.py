@@ -27,7 +27,7 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_same_keys, check_same_rows, check_shape
-from rlbatch._named_tensors import put_rows, take_rows
+from rlbatch._rows import put_rows, take_rows
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 from rlbatch.errors import DtypeMismatchError, ShapeError
 

@@ -8,7 +8,7 @@ import torch
 
 from rlbatch._checks import check_integer
 from rlbatch._memory import check_free_memory
-from rlbatch._named_tensors import put_rows, take_rows
+from rlbatch._rows import put_rows, take_rows
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
 

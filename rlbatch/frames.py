@@ -21,7 +21,7 @@ from __future__ import annotations
 import torch
 
 from rlbatch._checks import check_device, check_dtype, check_shape
-from rlbatch._named_tensors import SIGNED
+from rlbatch._rows import SIGNED
 from rlbatch.errors import ShapeError
 
 

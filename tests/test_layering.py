@@ -24,7 +24,8 @@ def _of_atari(*names: str) -> set[str]:
 LAYERS = (
     {"rlbatch.errors", "rlbatch.seeding"},
     {"rlbatch._checks", "rlbatch._child", "rlbatch._memory", "rlbatch._pickling"},
-    {"rlbatch._named_tensors", "rlbatch._pipe", "rlbatch._stacks"},
+    {"rlbatch._rows", "rlbatch._interop", "rlbatch._pipe", "rlbatch._stacks"},
+    {"rlbatch._named_tensors"},
     {"rlbatch.dicttensor"},
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device"},
@@ -81,7 +82,7 @@ HEAVY = {
     "ale_py": {"rlbatch.envs.atari"},
     "optuna": {"rlbatch.search"},
     "ray": {"rlbatch.search", "rlbatch.distributed"},
-    "tensordict": {"rlbatch._named_tensors"},
+    "tensordict": {"rlbatch._interop"},
     "matplotlib": {"algos"},
     "tensorboard": {"algos"},
 }

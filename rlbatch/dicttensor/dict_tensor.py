@@ -14,15 +14,9 @@ from rlbatch._checks import (
     check_rows_or_numbers,
     check_same_keys,
 )
-from rlbatch._named_tensors import (
-    NamedTensors,
-    flat_from_nested,
-    known_to_torch,
-    masked_rows,
-    new_tensordict,
-    put_rows,
-    take_rows,
-)
+from rlbatch._interop import flat_from_nested, known_to_torch, new_tensordict
+from rlbatch._named_tensors import NamedTensors
+from rlbatch._rows import masked_rows, put_rows, take_rows
 from rlbatch.errors import KeyMismatchError
 
 

@@ -19,15 +19,9 @@ from rlbatch._checks import (
     check_shape,
     check_tensors,
 )
-from rlbatch._named_tensors import (
-    NamedTensors,
-    known_to_torch,
-    new_tensordict,
-    padded,
-    put_rows,
-    take_places,
-    take_rows,
-)
+from rlbatch._interop import known_to_torch, new_tensordict
+from rlbatch._named_tensors import NamedTensors
+from rlbatch._rows import padded, put_rows, take_places, take_rows
 from rlbatch.dicttensor.dict_tensor import DictTensor
 from rlbatch.errors import KeyMismatchError, ShapeError
 
