@@ -96,9 +96,9 @@ class Run:
         self._model, self._optimizer = model, optimizer
         self.iteration, self.n_steps, self._seconds, self.solved = 0, 0, 0.0, False
         self._under_way: Any = None  # The evaluation whose score is to be taken.
-        # What it was, where the end of a run took it before it was due.
+        # Its score, if `finish` took it before it was due.
         self._reported: Score | None = None
-        self._is_due = False  # Whether there is still one to begin with the weights as they are.
+        self._is_due = False  # An evaluation of the present weights is due, but not begun.
         self._n_updates = 0
         self._n_rows: Mapping[str, int] = {}  # Of tables, when the checkpoint was written.
         self._final: tuple[int, Score] | None = None  # The iteration, and the score of its weights.

@@ -1,4 +1,4 @@
-"""The checks of the containers: each names where, what was expected and what was found.
+"""Checks of arguments and tensors: each error names where, what was expected and what was found.
 
 They know tensors and dicts of tensors, not the containers themselves.
 """
@@ -156,7 +156,7 @@ def check_fits(
         tensor: What is checked.
         common: The sizes of the leading dimensions.
         device: Where it has to be.
-        beside: The name of another, which has these; which of the two is wrong, nobody knows.
+        beside: The name of another, which has these; either may be the wrong one.
 
     Raises:
         TypeError: It is not a tensor.

@@ -467,13 +467,16 @@ def add_device_note(error: RuntimeError, agent: Any, **containers: Any) -> None:
     with contextlib.suppress(Exception):  # Of a class of errors that is frozen, for one.
         if not _ABOUT_DEVICES.search(str(error)):
             return
+        hint = ["RL_Agent_CheckDevice names the tensor"]
+        if isinstance(agent, RL_Agent_CheckDevice):
+            agent, hint = agent._checked_agent, []
         places: dict[str, set[str]] = {}
         for name, tensors in [*containers.items(), *_tensors_of({"": agent}, set())]:
             if tensors is not None:
                 found = {str(tensor.device) for tensor in tensors.values()}
                 places.setdefault(name, set()).update(found)
-        said = "; ".join(f"{name} on {', '.join(sorted(at))}" for name, at in places.items() if at)
-        error.add_note(f"({said}; RL_Agent_CheckDevice names the tensor)")
+        said = [f"{name} on {', '.join(sorted(at))}" for name, at in places.items() if at]
+        error.add_note(f"({'; '.join([*said, *hint])})")
 
 
 def check_devices(device: torch.device, stage: str, **values: Any) -> None:

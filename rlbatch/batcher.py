@@ -377,8 +377,10 @@ class RL_Batcher:
 
         Raises:
             CallOrderError: After `close` or a failure.
-            TypeError: It can not be copied into a process.
+            TypeError: It cannot be copied into a process.
             WorkerError: A worker failed.
+            WorkerTimeoutError: It took longer than the batcher's `timeout`. Where that was the
+                acquisition, all goes on, with the weights of before.
         """
         self._expect(_State.NEW, _State.IDLE, _State.EXECUTING, to="update")
         if self._state is _State.EXECUTING:

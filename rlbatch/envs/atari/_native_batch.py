@@ -52,6 +52,14 @@ class JobKind(enum.IntEnum):
     START_COUNT = 5
 
 
+class Imported(enum.IntEnum):
+    """What became of a console of ale-py: `Imported` in `native/host_batch.h`."""
+
+    WHOLE = 0
+    OF_ANOTHER_GAME = 1
+    WITH_OTHER_PADDLES = 2
+
+
 _JOB = np.dtype(
     [
         *((name, np.int32) for name in ("env", "kind", "action")),
@@ -449,7 +457,8 @@ class NativeBatch(Batch):
 
         Raises:
             CallOrderError: A job is under way, it is closed, or another thread is in a call.
-            ValueError: `ale` has another game, or plays it in another mode or difficulty.
+            ValueError: `ale` has another game, or plays it in another mode or difficulty, or with
+                other paddles.
         """
         found = {}
         for game in dict.fromkeys(self.game_of[number] for number in ids):
@@ -463,8 +472,14 @@ class NativeBatch(Batch):
     def _import(self, number: int, state: bytes, screen: np.ndarray) -> None:
         game = self.game_of[number]
         arguments = game.md5.encode(), state, len(state), screen.ctypes.data
-        if self._library.rlb_batch_import(self._handle, number, *arguments):
+        imported = self._library.rlb_batch_import(self._handle, number, *arguments)
+        if imported == Imported.OF_ANOTHER_GAME:
             raise ValueError(f"ale: expected {game.name}, got another game")
+        if imported == Imported.WITH_OTHER_PADDLES:
+            raise ValueError(
+                f"ale: expected paddles of up to {game.paddle_max} ohms, as of {game.name}, got "
+                "others, maybe of a game that was loaded before; take a new interface"
+            )
 
     def _check_mode(self, game: Game, state: Any) -> None:
         expected = game.mode, game.difficulty

@@ -518,9 +518,9 @@ class Console:
         """Goes to where a console of ale-py is, random numbers included.
 
         ale-py's states lack a little, such as the action that is being repeated and pictures but
-        the last. Both consoles are the same from there on, except for the next picture where a
-        frame does not draw all of it: after some resets, and while Tic-Tac-Toe 3D thinks. Of
-        Miniature Golf they lack what the next reward is made from.
+        the last. Both consoles are the same from there on, except for pictures, until a frame has
+        drawn all of one: after some resets, and while Tic-Tac-Toe 3D thinks. Of Miniature Golf they
+        lack what the next reward is made from.
 
         Args:
             ale: An `ale_py.ALEInterface` with the same ROM, and the same settings for sticky

@@ -392,8 +392,9 @@ class AtariEnv(VecEnv):
 
         Raises:
             CallOrderError: Before the first `reset`.
-            ValueError: `ale` has another game, or plays it in another mode or difficulty, or `ids`
-                has a number twice.
+            ValueError: `ale` has another game, or plays it in another mode or difficulty, or with
+                another `paddle_max` (which it keeps from some games that were loaded before); or
+                `ids` has a number twice.
 
         Example:
             >>> from ale_py import ALEInterface, LoggerMode, roms

@@ -213,3 +213,22 @@ def test_an_environment_that_is_named_twice_goes_nowhere() -> None:
     env.reset()
     with pytest.raises(ValueError, match=r"ids: expected every environment once, got \[1, 1\]"):
         env.from_ale(new_ale("pong"), [1, 1])
+
+
+def test_a_console_with_other_paddles_is_refused() -> None:
+    """ale-py keeps the range of backgammon's paddles for the games that it loads afterwards."""
+    ale = new_ale("backgammon")
+    ale.loadROM(str(rom_folder() / "breakout.bin"))
+    env = AtariEnv("breakout", 2, seed=0)
+    env.reset()
+    before = env.get_state()
+    with pytest.raises(
+        ValueError, match="ale: expected paddles of up to 790196 ohms, as of breakout"
+    ):
+        env.from_ale(ale)
+    assert torch.equal(env.get_state(), before)
+    env.from_ale(new_ale("breakout"))
+    ale.loadROM(str(rom_folder() / "ms_pacman.bin"))  # Which has none.
+    env = AtariEnv("ms_pacman", 2, seed=0)
+    env.reset()
+    env.from_ale(ale)

@@ -294,7 +294,7 @@ RLB_API s32 rlb_batch_height(void* handle, s32 env) {
 
 RLB_API s32 rlb_batch_import(void* handle, s32 env, const char* md5, const u8* bytes, s64 n,
                              const u8* screen) {
-  return !static_cast<HostBatch*>(handle)->import(env, md5, bytes, n, screen);
+  return static_cast<s32>(static_cast<HostBatch*>(handle)->import(env, md5, bytes, n, screen));
 }
 
 RLB_API s64 rlb_batch_state_size(void* handle) {

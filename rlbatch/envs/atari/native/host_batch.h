@@ -31,6 +31,9 @@ enum JobKind : s32 {
   kStartCount,   // The same, as if the episode began here.
 };
 
+// What became of a console of ale-py that an environment was to go on from.
+enum class Imported : s32 { whole, of_another_game, with_other_paddles };
+
 // What an environment is to do.
 struct Job {
   s32 env;  // And the row of the outputs.
@@ -288,16 +291,27 @@ struct HostBatch {
   }
 
   // Puts an environment where a console was when ale-py saved it, with its screen, as if an episode
-  // began there. Returns false, and changes nothing, if the bytes are not of this game.
-  bool import(s32 env_number, const char* md5, const u8* bytes, s64 n, const u8* screen) {
+  // began there. Changes nothing where it cannot.
+  Imported import(s32 env_number, const char* md5, const u8* bytes, s64 n, const u8* screen) {
     Slot& slot = slots[static_cast<size_t>(env_number)];
     HostEnvironment env = games.environment(slot, own_scratch);
-    if (!import_ale(env.console, md5, bytes, n)) return false;
+    const State state = env.console.s;
+    const Generators generators = env.console.generators;
+    if (!import_ale(env.console, md5, bytes, n)) return Imported::of_another_game;
+    const Session& session = env.console.s.session;
+    const Config& config = env.console.config;
+    // It would go on with theirs until the next reset, if that is known: to a console of this range.
+    const bool has_same_range = session.paddle_min == kPaddleMin && session.paddle_max == config.paddle_max;
+    if (config.has_paddles && !has_same_range) {
+      env.console.s = state;
+      env.console.generators = generators;
+      return Imported::with_other_paddles;
+    }
     for (size_t k = 0; k < slot.screens.size(); ++k) slot.screens[k] = screen[k % (slot.screens.size() / 2)];
     std::vector<u8>().swap(slot.kept);
     env.begin_episode();
     slot.episode.elapsed = slot.state.session.episode_frame_number;
-    return true;
+    return Imported::whole;
   }
 
   static void put(u8*& out, const void* from, size_t n) {
