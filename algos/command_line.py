@@ -13,7 +13,7 @@ import tyro
 
 from algos import checkpoints
 from algos.environments import frames_per_step, is_atari, reward_threshold
-from rlbatch.errors import as_present_device
+from rlbatch.devices import as_present_device
 
 
 class Limits(NamedTuple):
@@ -191,7 +191,7 @@ def parse(config_type: type[C], args: Sequence[str] | None = None) -> C:
     """
     _check_is_own(config_type.algorithm)
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # A "±" that it can not write is no reason to end.
+        if isinstance(stream, io.TextIOWrapper):  # A "±" that it cannot write is no reason to end.
             stream.reconfigure(errors="replace")
     program = f"python -m algos.{config_type.algorithm}"
     basis, _ = tyro.cli(_Basis, args=args, return_unknown_args=True, add_help=False)

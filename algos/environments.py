@@ -23,10 +23,11 @@ from gymnasium import spaces
 from gymnasium.envs.registration import EnvSpec
 
 from rlbatch import DictTensor, TemporalDictTensor, VecEnv
+from rlbatch.devices import DeviceLike
 from rlbatch.envs import DeviceEnv, GymEnv, GymEnvInf
 from rlbatch.envs.atari import GAMES, AtariEnv
 from rlbatch.envs.base import Observation
-from rlbatch.errors import CallOrderError, DeviceLike
+from rlbatch.errors import CallOrderError
 from rlbatch.seeding import derived_seed
 
 

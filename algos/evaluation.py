@@ -11,7 +11,7 @@ from algos import checkpoints
 from algos.command_line import RunConfig
 from algos.environments import Episodes, create_env, episode_infos
 from rlbatch import CallOrderError, RL_Agent, RL_Batcher
-from rlbatch.errors import as_present_device
+from rlbatch.devices import as_present_device
 
 
 class Score(NamedTuple):

@@ -29,7 +29,7 @@ class Child:
         pid: Its number, which no other process gets before `kill`.
 
     Raises:
-        OSError: It can not be started.
+        OSError: It cannot be started.
     """
 
     def __init__(self, code: str, arguments: tuple[int, ...], descriptors: tuple[int, ...]):

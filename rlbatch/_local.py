@@ -47,7 +47,7 @@ class LocalWorker:
         """Returns arguments as they would arrive in a process: what is not the caller's own.
 
         Raises:
-            TypeError: One can not be copied.
+            TypeError: One cannot be copied.
         """
         if command is not Command.UPDATE:
             return arguments
@@ -79,7 +79,8 @@ class LocalWorker:
         with contextlib.suppress(Exception):
             self._as_in_a_process(self._worker.close)
 
-    # Not a context manager: those of contextlib cannot let an error of a frozen class pass.
+    # Not a context manager: contextlib assigns to the exception that it raises again, which fails
+    # for those of frozen classes.
     def _as_in_a_process(self, call: Callable[..., _Returned], *arguments: Any) -> _Returned:
         callers = _get_generators(self._device)
         try:
@@ -98,7 +99,7 @@ class LocalWorker:
 
 def _new_worker(recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]) -> Worker:
     seed_generators(recipe.seeds.generators)
-    # Before CUDA is in use, it is the caller's that would be seeded, when it is.
+    # Only if CUDA is in use: PyTorch defers the call otherwise, and would then seed the caller's.
     if _uses_cuda(recipe.device):
         torch.cuda.manual_seed_all(recipe.seeds.generators)
     return Worker(recipe._replace(**_copied_args(recipe)), allocate)
@@ -108,7 +109,7 @@ def _copied_args(recipe: Recipe) -> dict[str, Any]:
     """Returns copies of the arguments, by their names; what both have stays one object.
 
     Raises:
-        TypeError: One can not be copied; with its name.
+        TypeError: One cannot be copied; with its name.
     """
     both = {"agent_args": recipe.agent_args, "env_args": recipe.env_args}
     try:

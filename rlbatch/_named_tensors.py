@@ -17,7 +17,8 @@ from rlbatch._checks import (
     check_shape,
 )
 from rlbatch._rows import check_different, check_rows, rows_of, take_rows
-from rlbatch.errors import DeviceLike, KeyMismatchError, as_device, as_present_device
+from rlbatch.devices import DeviceLike, as_device, as_present_device
+from rlbatch.errors import KeyMismatchError
 
 Index = torch.Tensor | int | list[int]
 AnyTensors = TypeVar("AnyTensors", bound="NamedTensors")

@@ -201,7 +201,7 @@ _INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def _has_no_pickle(tensor: torch.Tensor) -> bool:
-    """Returns whether PyTorch writes a tensor that it can not read, for want of a storage class."""
+    """Returns whether PyTorch writes a tensor that it cannot read, for want of a storage class."""
     dtype = tensor.dtype
     is_new = dtype in (torch.uint16, torch.uint32, torch.uint64, torch.complex32)
     is_small = dtype.is_floating_point and dtype.itemsize == 1

@@ -90,8 +90,8 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         os._exit(0)
 
 
-# A function of its own: what a signal raises where a loop goes back may pass by a `try` around the
-# loop in the same function (CPython's issues 108214 and 130279).
+# A function of its own: what a signal handler raises where a loop jumps back can bypass a `try`
+# around that loop in the same function (CPython's issues 108214 and 130279).
 def _serve(connection: Connection, worker: Worker, device: torch.device) -> None:
     command = Command.START
     while command is not Command.CLOSE:

@@ -20,7 +20,7 @@ from rlbatch._pickling import SCRIPT, name_in_script
 def registered_environments() -> list[bytes]:
     """Returns what Gymnasium can make here, pickled one by one; nothing if it is not in use.
 
-    An environment that can not be pickled is left out: a worker may well do without it.
+    An environment that cannot be pickled is left out: a worker may well do without it.
     """
     if "gymnasium" not in sys.modules:
         return []

@@ -125,7 +125,7 @@ class RemoteWorker:
         """Sends, once, what the worker is made from.
 
         Raises:
-            TypeError: The recipe can not be pickled.
+            TypeError: The recipe cannot be pickled.
             OSError: There is no memory for it.
             WorkerError: The process is gone.
         """
@@ -147,7 +147,7 @@ class RemoteWorker:
         """Returns what to send; good for every worker.
 
         Raises:
-            TypeError: An argument can not be pickled.
+            TypeError: An argument cannot be pickled.
             OSError: There is no memory for it.
         """
         message = (command, arguments)
@@ -374,7 +374,7 @@ def _pickled(recipe: Recipe) -> bytes:
 
 
 def _culprit(value: Any, device: torch.device, *above: Any) -> str:
-    """Returns what a function, or a method of a class, uses that can not be pickled."""
+    """Returns what a function, or a method of a class, uses that cannot be pickled."""
     above = (*above, value)
     for user, name, used in _used_by(value):
         if not any(used is one for one in above) and not _can_be_pickled(used, device):

@@ -20,14 +20,9 @@ from rlbatch._checks import (
     versions_of,
 )
 from rlbatch._named_tensors import unshared
+from rlbatch.devices import DeviceLike, as_device, as_present_device
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
-from rlbatch.errors import (
-    DeviceLike,
-    DeviceMismatchError,
-    ShapeError,
-    as_device,
-    as_present_device,
-)
+from rlbatch.errors import DeviceMismatchError, ShapeError
 
 State = DictTensor
 

@@ -31,14 +31,9 @@ from rlbatch._memory import check_free_memory, shared_block
 from rlbatch._remote import timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout
 from rlbatch._worker import Command, Done, Recipe, Slots, TorchSettings
+from rlbatch.devices import DeviceLike, as_present_device
 from rlbatch.dicttensor import DictTensor, Trajectories
-from rlbatch.errors import (
-    CallOrderError,
-    DeviceLike,
-    WorkerError,
-    WorkerTimeoutError,
-    as_present_device,
-)
+from rlbatch.errors import CallOrderError, WorkerError, WorkerTimeoutError
 from rlbatch.seeding import worker_seeds
 
 # How long environments and agents may take to close, such as one that writes a video.
@@ -122,8 +117,8 @@ class RL_Batcher:
             go there.
         info_device: Where agents find `agent_info`.
         num_threads: Of torch in each process; with 0 processes the caller's setting holds.
-        timeout: Seconds that a worker may take to answer before it counts as stuck; at least a
-            minute for what it imports when it starts. None waits as long as the process lives.
+        timeout: Seconds that a worker may take to answer before it counts as stuck; what it imports
+            when it starts may take a minute in any case. None waits as long as the process lives.
 
     Raises:
         TypeError: `create_env` or `create_agent` is not a function, or returns something else; an
@@ -392,9 +387,10 @@ class RL_Batcher:
         self._policy_version = version
 
     def require_reset(self) -> None:
-        """Leaves a reset as the only way on, after a `get` where one is due.
+        """Requires a `reset` next, after a `get` where one is due.
 
-        For those who begin episodes with infos of their own, and end in the middle of them.
+        For helpers such as `acquire_episodes`, which have infos of their own and stop in the middle
+        of episodes.
         """
         self._after_get = _State.NEW
         if self._state is _State.IDLE:

@@ -20,11 +20,11 @@ from typing import NamedTuple
 
 import torch
 
+from rlbatch.devices import as_device
 from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari.games import GAMES, find_game
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import RomError, RomNotFoundError, read_rom, rom_folder
-from rlbatch.errors import as_device
 
 _CUDA_EXTRA = "pip install 'rlbatch[cuda13]'; with a driver for CUDA 12, 'rlbatch[cuda12]'"
 _CUDA_FOLDER = "/usr/local/cuda"

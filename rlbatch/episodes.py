@@ -89,8 +89,8 @@ def acquire_episodes(
     return episodes.joined()
 
 
-# A function of its own: what a signal raises where a loop goes back may pass by a `try` around the
-# loop in the same function (CPython's issues 108214 and 130279).
+# A function of its own: what a signal handler raises where a loop jumps back can bypass a `try`
+# around that loop in the same function (CPython's issues 108214 and 130279).
 def _play(
     batcher: RL_Batcher,
     episodes: _Episodes,

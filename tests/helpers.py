@@ -11,9 +11,10 @@ import torch
 from gymnasium import spaces
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
 
+from rlbatch.devices import as_device
 from rlbatch.dicttensor import DictTensor, masked_dicttensor
 from rlbatch.envs.base import Observation, VecEnv
-from rlbatch.errors import CallOrderError, as_device
+from rlbatch.errors import CallOrderError
 from rlbatch.seeding import Seed
 
 

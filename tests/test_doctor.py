@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from rlbatch import doctor
+from rlbatch.devices import as_device
 from rlbatch.envs.atari import build, device_code
 from rlbatch.envs.atari.native_library import load_library
 from rlbatch.envs.atari.roms import rom_folder
-from rlbatch.errors import as_device
 
 pytest.importorskip("ale_py")
 

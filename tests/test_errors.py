@@ -1,27 +1,11 @@
-"""Errors that travel between processes, and the names of devices."""
+"""Errors that travel between processes."""
 
 import pickle
 
-import pytest
 import torch
 
 from rlbatch import DeviceMismatchError, KeyMismatchError
-from rlbatch.errors import add_environment_note, as_device
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
-        ("cpu", "cpu"),
-        ("cpu:0", "cpu"),
-        (torch.device("meta"), "meta"),
-        ("cuda", "cuda:0"),
-        ("cuda:3", "cuda:3"),
-        (1, "cuda:1"),
-    ],
-)
-def test_a_device_has_one_name(name, expected):
-    assert str(as_device(name)) == expected
+from rlbatch.errors import add_environment_note
 
 
 def test_a_device_mismatch_survives_a_pickle():

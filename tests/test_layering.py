@@ -22,7 +22,7 @@ def _of_atari(*names: str) -> set[str]:
 
 # Lowest first. A module may import from lower layers and from its own package, nothing else.
 LAYERS = (
-    {"rlbatch.errors", "rlbatch.seeding"},
+    {"rlbatch.errors", "rlbatch.devices", "rlbatch.seeding"},
     {"rlbatch._checks", "rlbatch._child", "rlbatch._memory", "rlbatch._pickling"},
     {"rlbatch._rows", "rlbatch._interop", "rlbatch._pipe", "rlbatch._stacks"},
     {"rlbatch._named_tensors"},

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from algos.environments import spaces_of
 from algos.networks import encoder, linear
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor
-from rlbatch.errors import DeviceLike
+from rlbatch.devices import DeviceLike
 
 
 class Model(nn.Module):

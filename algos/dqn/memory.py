@@ -28,7 +28,8 @@ from gymnasium import spaces
 from torch import Tensor
 
 from rlbatch import DictTensor, TemporalDictTensor
-from rlbatch.errors import DeviceLike, DtypeMismatchError, ShapeError
+from rlbatch.devices import DeviceLike
+from rlbatch.errors import DtypeMismatchError, ShapeError
 
 # What is drawn may be an end, of which a sensible memory holds few.
 _MOST_REDRAWS = 1000

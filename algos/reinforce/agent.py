@@ -13,7 +13,7 @@ from algos.environments import spaces_of
 from algos.networks import linear, mlp
 from algos.policies import policy_head
 from rlbatch import DictTensor, RL_Agent, TemporalDictTensor, Trajectories, masked_tensor
-from rlbatch.errors import DeviceLike
+from rlbatch.devices import DeviceLike
 
 
 class Model(nn.Module):

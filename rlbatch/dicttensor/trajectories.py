@@ -10,9 +10,10 @@ import torch
 from rlbatch._checks import check_is, check_same_keys
 from rlbatch._interop import known_to_torch, new_tensordict
 from rlbatch._named_tensors import Index
+from rlbatch.devices import DeviceLike, as_device
 from rlbatch.dicttensor.dict_tensor import DictTensor
 from rlbatch.dicttensor.temporal_dict_tensor import TemporalDictTensor
-from rlbatch.errors import DeviceLike, DeviceMismatchError, ShapeError, as_device
+from rlbatch.errors import DeviceMismatchError, ShapeError
 
 
 @known_to_torch

@@ -94,7 +94,7 @@ def backend(gym_env: Any, seed: int | Sequence[int] | None, plays_on: bool) -> B
     Raises:
         TypeError: `gym_env` is neither a list of environments nor a vector environment.
         ValueError: The list is empty; or a vector environment answers for some of its environments
-            alone, or can not forget a pending reset.
+            alone, or cannot forget a pending reset.
     """
     if isinstance(gym_env, VectorEnv):
         return Vector(gym_env, seed, plays_on)

@@ -99,7 +99,7 @@ def cast(key: str, leaf: Leaf, array: np.ndarray) -> np.ndarray:
     """Returns an array in the dtype of its space, the same object if it has that.
 
     Raises:
-        DtypeMismatchError: There are integers in it that this dtype can not hold.
+        DtypeMismatchError: There are integers in it that this dtype cannot hold.
     """
     if array.dtype == leaf.dtype:
         return array

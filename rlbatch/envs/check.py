@@ -13,9 +13,10 @@ import numpy as np
 import torch
 
 from rlbatch._checks import check_integer
+from rlbatch.devices import as_device
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import Observation, VecEnv, steps_into
-from rlbatch.errors import CallOrderError, EnvContractError, as_device
+from rlbatch.errors import CallOrderError, EnvContractError
 
 logger = logging.getLogger(__name__)
 
@@ -70,8 +71,8 @@ def check_env(
     Args:
         env: The environment.
         n_steps: How many times to step it. Take enough for an episode to end.
-        sample_action: Returns actions for that many environments, on any device. None draws
-            them from `env.action_space`, the same ones in every check.
+        sample_action: Given a number of environments, returns an action for each, on any device.
+            None draws them from `env.action_space`, the same ones in every check.
 
     Returns:
         What was seen. A warning is logged if no episode ended.

@@ -6,9 +6,10 @@ from typing import Any
 
 import torch
 
+from rlbatch.devices import DeviceLike, as_present_device
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.base import Observation, VecEnv
-from rlbatch.errors import DeviceLike, DeviceMismatchError, as_present_device
+from rlbatch.errors import DeviceMismatchError
 
 
 class DeviceEnv(VecEnv):

@@ -43,7 +43,7 @@ class GymEnv(VecEnv):
     returns as `info` is dropped.
 
     In a list, an exception that an environment raises carries the environment's number as its
-    attribute `environment`; from Gymnasium's own vector environments it does where they tell.
+    attribute `environment`; with Gymnasium's own vector environments, where that can be found out.
 
     Args:
         gym_env: A list of environments with equal spaces, or one vector environment with any
@@ -248,7 +248,7 @@ class GymEnvInf(GymEnv):
     The observation that follows an end is the first of the next episode, as if `reset` had just
     been called (`reward` 0, `done` False, `initial_state` True), with the same `env_info`.
 
-    A vector environment in the mode `NEXT_STEP` can not do that: it resets in the step *after*
+    A vector environment in the mode `NEXT_STEP` cannot do that: it resets in the step *after*
     the end, and ignores that step's action. What is acted on in that step has
     `observation/done` True, as nothing else has: leave it out of a loss. The modes `SAME_STEP`
     and `DISABLED` have no such steps.

@@ -109,7 +109,7 @@ class ToGymnasium(VectorEnv):
 
         Raises:
             ValueError: `options` has something else, or there are a seed and a mask.
-            TypeError: The environment can not do it.
+            TypeError: The environment cannot do it.
             ShapeError, DtypeMismatchError: The mask is not as it should be.
         """
         options = dict(options or {})

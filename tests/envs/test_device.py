@@ -6,9 +6,10 @@ import pickle
 import pytest
 import torch
 
+from rlbatch.devices import as_device
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import DeviceEnv, VecEnv, check_env
-from rlbatch.errors import DeviceMismatchError, as_device
+from rlbatch.errors import DeviceMismatchError
 from tests.helpers import CountingEnv
 
 META = torch.device("meta")

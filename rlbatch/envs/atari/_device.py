@@ -479,7 +479,7 @@ class DeviceBatch(Batch):
 
 
 def _n_warps(device: torch.device, sizes: dict[str, int]) -> int:
-    """Returns how many a GPU is to have; 1 where the CPU plays one, whose are to be full.
+    """Returns over how many warps environments are spread; 1 to fill each, where the CPU plays.
 
     They do not share a program in shared memory. Those for which that is too small would only run
     when others have ended.

@@ -17,6 +17,7 @@ from rlbatch._checks import (
     check_integer,
     check_shape,
 )
+from rlbatch.devices import DeviceLike, as_present_device
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs.atari._batch import actions_of
 from rlbatch.envs.atari._device import DeviceBatch
@@ -40,12 +41,7 @@ from rlbatch.envs.base import (
     checked_env_info,
     seeds_in,
 )
-from rlbatch.errors import (
-    CallOrderError,
-    DeviceLike,
-    DtypeMismatchError,
-    as_present_device,
-)
+from rlbatch.errors import CallOrderError, DtypeMismatchError
 from rlbatch.seeding import derived_seed, env_seeds
 
 

@@ -133,13 +133,13 @@ def check_mp4(path: Path, n_pictures: int) -> None:
     """Checks that a film can be read to its end: the program that writes it does not tell.
 
     Raises:
-        OSError: It can not, or has another number of pictures.
+        OSError: It cannot, or has another number of pictures.
         ImportError: A package that films need is not installed.
     """
     try:
         found, _ = _require("imageio_ffmpeg").count_frames_and_secs(path)
     except RuntimeError as error:
-        found = f"a file that can not be read: {str(error).strip().splitlines()[-1]}"
+        found = f"a file that cannot be read: {str(error).strip().splitlines()[-1]}"
     if found != n_pictures:
         raise OSError(f"{path.parent}: expected a film of {n_pictures} pictures, got {found}")
 

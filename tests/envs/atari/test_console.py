@@ -667,5 +667,5 @@ console.loadROM("breakout")  # Which does not begin by itself.
 threading.Thread(target=console.act, args=(0,), daemon=True).start()
 time.sleep(0.3)
 """
-    spoilt = {**os.environ, "MALLOC_PERTURB_": "165"}  # What is freed can not be played on.
+    spoilt = {**os.environ, "MALLOC_PERTURB_": "165"}  # What is freed cannot be played on.
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120, env=spoilt)

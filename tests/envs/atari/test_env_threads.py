@@ -49,7 +49,7 @@ assert rewards(8) == expected
     command = [sys.executable, "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     if done.returncode == 77:
-        pytest.skip("the user can not be changed")
+        pytest.skip("the user cannot be changed")
     assert done.returncode == 0, done.stderr
     assert "num_threads: expected 8, but the system allows no more than " in done.stderr
 
