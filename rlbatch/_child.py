@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 
 _LOOK_EVERY_S = 0.002
+_GROUP_GRACE_S = 0.3  # For what a process leaves behind in its group.
 
 
 class Child:
@@ -87,13 +88,28 @@ class Child:
 
     def kill(self) -> None:
         """Ends it and its group, and waits for that. May be called twice."""
-        # The group, and also after a good end: it may have left children.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.send_signal(signal.SIGKILL)  # It may have left the group.
+        self.send_signal(signal.SIGKILL)
+        # The group, and also after a good end: it may have left children. multiprocessing's
+        # resource tracker takes no notice of this; when the others are gone, it unlinks what they
+        # have left in /dev/shm, and ends.
+        self._signal_group(signal.SIGTERM)
         with contextlib.suppress(ChildProcessError):
             os.waitpid(self.pid, 0)
         self._popen.returncode = 0  # Or it would warn that the process runs.
+        deadline = time.monotonic() + _GROUP_GRACE_S
+        while self._signal_group(0) and time.monotonic() < deadline:
+            time.sleep(_LOOK_EVERY_S)
+        self._signal_group(signal.SIGKILL)
+
+    def _signal_group(self, number: int) -> bool:
+        """Sends a signal to its group; returns whether there is still somebody in it."""
+        try:
+            os.killpg(self.pid, number)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            pass
+        return True
 
 
 def _inherited(descriptor: int) -> int | None:

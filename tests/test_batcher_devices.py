@@ -3,7 +3,14 @@
 import pytest
 import torch
 
-from rlbatch import DeviceMismatchError, DictTensor, RL_Agent, WorkerError, replay_agent
+from rlbatch import (
+    DeviceMismatchError,
+    DictTensor,
+    RL_Agent,
+    RL_Agent_CheckDevice,
+    WorkerError,
+    replay_agent,
+)
 from rlbatch.envs import DeviceEnv
 from tests.batchers import LENGTHS, CountingAgent, acquire, make_batcher
 from tests.helpers import CountingEnv
@@ -81,12 +88,16 @@ def test_tensors_that_are_attributes_of_the_agent_are_named():
             torch.lerp(observation["frame"].float(), self.scale, 0.5)
             raise AssertionError("it has worked")
 
-    with make_batcher(create_agent=Scales) as batcher:
-        batcher.reset()
-        with pytest.raises(RuntimeError) as caught:
-            batcher.execute()
-    said = "state on cpu; agent.scale on meta; agent.memories.0.mean on cpu; "
-    assert said in "".join(caught.value.__notes__)
+    said = "state on cpu; agent.scale on meta; agent.memories.0.mean on cpu"
+    for create_agent, advice in (
+        (Scales, "; RL_Agent_CheckDevice names the tensor)"),
+        (lambda: RL_Agent_CheckDevice(Scales(), "cpu"), ")"),
+    ):
+        with make_batcher(create_agent=create_agent) as batcher:
+            batcher.reset()
+            with pytest.raises(RuntimeError) as caught:
+                batcher.execute()
+        assert "".join(caught.value.__notes__).endswith(said + advice)
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import re
 import signal
 import threading
 import time
+from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,25 @@ def test_a_worker_is_killed_though_a_grandchild_holds_its_pipe():
         batcher.get()
     wait_for_end([grandchild])
     batcher.close()
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_shared_memory_of_environments_goes_with_their_worker(is_killed):
+    class Sharing(CountingEnv):
+        def __init__(self, name):
+            super().__init__([9])
+            self.memory = SharedMemory(name, create=True, size=100)  # Which nobody unlinks.
+
+    name = f"rlbatch-{os.getpid()}-{is_killed}"
+    batcher = make_batcher(1, create_env=lambda seed: Sharing(name), env_args={})
+    batcher.reset()
+    assert Path("/dev/shm", name).exists()
+    if is_killed:
+        os.kill(worker_pids(batcher)[0], signal.SIGKILL)
+        with pytest.raises(WorkerError, match="killed by SIGKILL"):
+            acquire(batcher)
+    batcher.close()
+    assert not Path("/dev/shm", name).exists()
 
 
 def test_a_worker_exits_by_itself():
