@@ -98,6 +98,7 @@ class LocalWorker:
 
 
 def _new_worker(recipe: Recipe, allocate: Callable[[Layout], tuple[SlotWriter, float]]) -> Worker:
+    _set_numpy_generator(np.random.MT19937())  # Of its own: the caller's stays as it is.
     seed_generators(recipe.seeds.generators)
     # Only if CUDA is in use: PyTorch defers the call otherwise, and would then seed the caller's.
     if _uses_cuda(recipe.device):
@@ -168,12 +169,26 @@ def _get_generators(device: torch.device) -> tuple:
     # A CUDA generator's state (seed and offset) is kept on the host: this does not wait. All of
     # them: that is what `torch.manual_seed` seeds.
     cuda = torch.cuda.get_rng_state_all() if _uses_cuda(device) else []
-    return random.getstate(), np.random.get_state(), torch.get_rng_state(), cuda
+    return random.getstate(), _get_numpy_generator(), torch.get_rng_state(), cuda
 
 
 def _set_generators(states: tuple) -> None:
     python, numpy, cpu, cuda = states
     random.setstate(python)
-    np.random.set_state(numpy)
+    _set_numpy_generator(*numpy)
     torch.set_rng_state(cpu)
     torch.cuda.set_rng_state_all(cuda)
+
+
+def _get_numpy_generator() -> tuple[Any, dict[str, Any] | None]:
+    """Returns NumPy's global generator, and its state where the object alone does not tell it."""
+    state = np.random.get_state(legacy=False)
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined] - not in the stubs
+    return generator, state if state["has_gauss"] else None
+
+
+def _set_numpy_generator(generator: Any, state: dict[str, Any] | None = None) -> None:
+    # A hundred times as fast as to write a state into the one that is there.
+    np.random.set_bit_generator(generator)  # type: ignore[attr-defined]
+    if state is not None:  # With the second one of a pair of normal numbers, yet to be drawn.
+        np.random.set_state(state)

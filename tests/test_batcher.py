@@ -564,6 +564,34 @@ def test_draws_of_environments_are_not_the_callers():
         assert np.random.rand() == expected
 
 
+def test_normal_numbers_come_in_pairs_of_one_stream():
+    """NumPy draws two at a time, and keeps the second one beside its generator."""
+
+    class Draws(CountingEnv):
+        def step(self, action):
+            drawn.append(np.random.randn())
+            return super().step(action)
+
+    np.random.seed(1)
+    ours = np.random.randn(4).tolist()
+    runs, found = [], []
+    for length in (4, 1):  # In one execute, or in one each.
+        drawn = []
+        with make_batcher(
+            0, create_env=lambda seed: Draws([9]), env_args={}, n_timesteps=length
+        ) as batcher:
+            batcher.reset()
+            np.random.seed(1)
+            found.append([])
+            for _ in range(4 // length):
+                found[-1].append(np.random.randn())
+                batcher.execute()
+                batcher.get()
+        runs.append(drawn)
+    assert runs[0] == runs[1]
+    assert found == [ours[:1], ours]
+
+
 def test_draws_of_a_close_after_a_failure_are_not_the_callers():
     class Draws(CountingAgent):
         def update(self, info):
