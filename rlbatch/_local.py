@@ -183,7 +183,7 @@ def _set_generators(states: tuple) -> None:
 def _get_numpy_generator() -> tuple[Any, dict[str, Any] | None]:
     """Returns NumPy's global generator, and its state where the object alone does not tell it."""
     state = np.random.get_state(legacy=False)
-    generator = np.random.get_bit_generator()  # type: ignore[attr-defined] - not in the stubs
+    generator = np.random.get_bit_generator()  # type: ignore[attr-defined]
     return generator, state if state["has_gauss"] else None
 
 
