@@ -10,9 +10,9 @@ from typing import Any
 
 from rlbatch._child import signals_held
 from rlbatch._local import LocalWorker
+from rlbatch._messages import Command, Done, Ready, Recipe, no_stats
 from rlbatch._remote import IMPORT_TIMEOUT_S, RemoteWorker, stop_workers, timed_out
 from rlbatch._slots import Layout, SlotWriter
-from rlbatch._worker import Command, Done, Ready, Recipe, no_stats
 from rlbatch.errors import EnvContractError
 
 _log = logging.getLogger(__name__)

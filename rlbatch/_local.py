@@ -14,8 +14,9 @@ import cloudpickle
 import numpy as np
 import torch
 
+from rlbatch._messages import Command, Done, Recipe
 from rlbatch._slots import Layout, SlotWriter
-from rlbatch._worker import Command, Done, Recipe, Worker, seed_generators
+from rlbatch._worker import Worker, seed_generators
 
 _Returned = TypeVar("_Returned")
 

@@ -22,22 +22,13 @@ from typing import Any
 import torch
 
 from rlbatch._memory import map_block
+from rlbatch._messages import Command, Done, Failure, Imported, NeedSlots, Recipe, Slots
 from rlbatch._pickling import loads
 from rlbatch._pipe import received_descriptor, received_message
 from rlbatch._registry import register_environments
 from rlbatch._slots import Layout, SlotStore, SlotWriter
 from rlbatch._stacks import answer_with_stacks
-from rlbatch._worker import (
-    Command,
-    Done,
-    Failure,
-    Imported,
-    NeedSlots,
-    Recipe,
-    Slots,
-    Worker,
-    seed_generators,
-)
+from rlbatch._worker import Worker, seed_generators
 from rlbatch.errors import CallOrderError
 
 # Makes a worker leave the step that it is in; nobody else sends it.

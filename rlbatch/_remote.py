@@ -42,6 +42,7 @@ import torch
 
 from rlbatch._child import Child
 from rlbatch._memory import SharedBytes
+from rlbatch._messages import Command, Failure, Imported, Recipe, Slots
 from rlbatch._pickling import dumps
 from rlbatch._pipe import (
     Message,
@@ -54,7 +55,6 @@ from rlbatch._pipe import (
 from rlbatch._process import INTERRUPT, check_may_start
 from rlbatch._registry import registered_environments
 from rlbatch._stacks import ANSWERS_WITHIN_S, StackFile, stacks_of
-from rlbatch._worker import Command, Failure, Imported, Recipe, Slots
 from rlbatch.errors import WorkerError, WorkerTimeoutError
 
 # How long a worker may import what it is made from, at least, where `timeout` is less.

@@ -28,9 +28,9 @@ from rlbatch._arguments import (
 from rlbatch._checks import check_integer
 from rlbatch._crew import Crew
 from rlbatch._memory import check_free_memory, shared_block
+from rlbatch._messages import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch._remote import timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout
-from rlbatch._worker import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch.devices import DeviceLike, as_present_device
 from rlbatch.dicttensor import DictTensor, Trajectories
 from rlbatch.errors import CallOrderError, WorkerError, WorkerTimeoutError

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Agent_CheckDevice, RL_Batcher
-from rlbatch._worker import TorchSettings
+from rlbatch._messages import TorchSettings
 from rlbatch.envs import DeviceEnv
 from tests.batchers import CountingAgent, assert_equal
 from tests.helpers import CountingEnv
