@@ -79,38 +79,31 @@ class ReplayMemory:
             least = n_envs * (self._stack + n_steps)
             raise ValueError(f"capacity: expected at least {least}, got {capacity}")
         self._observation_shape = observation_space.shape
+        n = n_envs * self._size
         frame_shape = observation_space.shape[1:] if self._is_stacked else observation_space.shape
-        self._specs = {
-            "frame": (frame_shape, observation_space.dtype),
-            "action": ((), np.dtype(np.int64)),
-            "reward": ((), np.dtype(np.float32)),
-            "terminated": ((), np.dtype(np.bool_)),
-            "begins": ((), np.dtype(np.bool_)),
-            "is_end": ((), np.dtype(np.bool_)),
+        frame_dtype = torch.from_numpy(np.empty(0, observation_space.dtype)).dtype
+        self._forms: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            # One more, of zeros: the one before an episode.
+            "frame": ((n + 1, *frame_shape), frame_dtype),
+            "action": ((n,), torch.int64),
+            "reward": ((n,), torch.float32),
+            **dict.fromkeys(("terminated", "begins", "is_end"), ((n,), torch.bool)),
         }
         if priority_exponent:
-            self._specs["priority"] = (), np.dtype(np.float32)
+            self._forms["priority"] = (n,), torch.float32
         self._entries: dict[str, Tensor] = {}
         self._written = torch.zeros(n_envs, dtype=torch.int64, device=self._device)
         self._highest_priority = torch.ones((), device=self._device)
 
     def n_bytes(self) -> int:
         """Returns the bytes that it will take, or takes."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms().values())
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self._forms.values())
 
     def allocate(self) -> None:
         """Takes the memory."""
         self._entries = {
             key: torch.zeros(shape, dtype=dtype, device=self._device)
-            for key, (shape, dtype) in self._forms().items()
-        }
-
-    def _forms(self) -> dict[str, tuple[tuple[int, ...], torch.dtype]]:
-        """Returns shape and dtype of all that it keeps."""
-        n = self._n_envs * self._size
-        return {  # One frame more, of zeros: the one before an episode.
-            key: ((n + (key == "frame"), *shape), torch.from_numpy(np.empty(0, dtype)).dtype)
-            for key, (shape, dtype) in self._specs.items()
+            for key, (shape, dtype) in self._forms.items()
         }
 
     def n_entries(self) -> int:
@@ -210,7 +203,7 @@ class ReplayMemory:
             ValueError: It is from a memory of another size, of other frames, or with another
                 exponent of the priorities.
         """
-        expected = {"written": ((self._n_envs,), torch.int64), **self._forms()}
+        expected = {"written": ((self._n_envs,), torch.int64), **self._forms}
         tensors = {"written": state["written"], **state["entries"]}
         found = {key: (tuple(tensor.shape), tensor.dtype) for key, tensor in tensors.items()}
         # What is kept of a priority is its power.
