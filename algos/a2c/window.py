@@ -36,19 +36,22 @@ class Window:
         self._parts.clear()
 
     def add(self, part: Trajectories) -> None:
-        """Adds the next steps, [B, T, ...], and with each `policy_version` [B, T]."""
-        version = (
-            part.info["policy_version"].unsqueeze(1).expand(-1, part.trajectories.n_timesteps())
-        )
-        part.trajectories.set("policy_version", version)
+        """Adds the next steps, [B, T, ...]."""
         self._parts.append(part)
 
     def group(self, number: int) -> Trajectories:
-        """Returns the steps that it holds of the environments of a group, the oldest first."""
+        """Returns the steps that it holds of the environments of a group, the oldest first.
+
+        With each step its `policy_version`, [B / G, N] int64.
+        """
         B = self._parts[0].n_elems()
         number %= self._n_groups
         rows = slice(number * B // self._n_groups, (number + 1) * B // self._n_groups)
         info = DictTensor({key: tensor[rows] for key, tensor in self._parts[0].info.items()})
         parts = [part.trajectories for part in self._parts]
         steps = {key: torch.cat([part[key][rows] for part in parts], dim=1) for key in parts[0]}
+        versions = [part.info["policy_version"][rows] for part in self._parts]
+        steps["policy_version"] = torch.stack(versions, 1).repeat_interleave(
+            parts[0].n_timesteps(), dim=1
+        )
         return Trajectories(info, TemporalDictTensor(steps))
