@@ -22,13 +22,7 @@ from torch.nn.functional import mse_loss
 from algos.a2c.agent import Agent, create_agent
 from algos.a2c.window import Window
 from algos.command_line import Count, Fraction, Maximum, Positive, RunConfig, parse
-from algos.environments import (
-    Episodes,
-    create_env,
-    episode_infos,
-    frame_statistics,
-    is_atari,
-)
+from algos.environments import Episodes, create_env, episode_infos, frame_statistics, is_atari
 from algos.evaluation import evaluate
 from algos.reproducibility import set_up
 from algos.run import Result, Run

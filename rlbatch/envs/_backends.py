@@ -21,11 +21,7 @@ from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._values import FLAG, REWARD, cast, check, checked, part_of, stack, stack_numbers
 from rlbatch.envs.base import seeds_in
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
-from rlbatch.errors import (
-    EnvContractError,
-    KeyMismatchError,
-    add_environment_note,
-)
+from rlbatch.errors import EnvContractError, KeyMismatchError, add_environment_note
 from rlbatch.seeding import derived_seed, env_seeds
 
 Arrays = dict[str, np.ndarray]
