@@ -747,8 +747,8 @@ def test_a_reset_of_some_that_is_not_offered_is_left_alone():
 def test_a_wrapper_that_resets_all_or_none_is_told():
     inner = gymnasium.make_vec("CartPole-v1", 2, vectorization_mode="sync")
     env = GymEnvInf(gymnasium.wrappers.vector.NormalizeObservation(inner), seed=0)
-    warning, _ = check_env(env).warnings  # And that what was seen before counts.
-    assert re.match(r"reset_where: ValueError\(.*partial.*; it was not checked$", warning)
+    warnings = check_env(env).warnings  # Also that what was seen before counts.
+    assert any(re.match(r"reset_where: .*Error\(.*\); it was not checked$", w) for w in warnings)
 
 
 def test_rewards_of_both_signs_may_be_large():
