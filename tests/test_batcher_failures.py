@@ -20,7 +20,16 @@ from rlbatch import CallOrderError, WorkerError, WorkerTimeoutError
 from rlbatch._remote import RemoteWorker
 from rlbatch.envs import GymEnv
 from tests.alarms import AlarmAfter
-from tests.batchers import CountingAgent, Heavy, Sleeper, acquire, counting, make_batcher, sleeping
+from tests.batchers import (
+    CountingAgent,
+    Heavy,
+    Napper,
+    Sleeper,
+    acquire,
+    counting,
+    make_batcher,
+    sleeping,
+)
 from tests.helpers import CountingEnv, CountingGym, FailingGym
 from tests.processes import SOON_S, STARTED_S, Timer, alive, children, wait_for_end, worker_pids
 
@@ -337,6 +346,28 @@ def test_who_looks_late_is_not_told_of_a_worker_that_has_answered():
             time.sleep(2.1)
             trajectories, _ = batcher.get(blocking=False)
             assert trajectories is not None
+
+
+def test_an_update_that_waits_too_long_for_an_acquisition_loses_nothing():
+    class Updated(CountingAgent):
+        def update(self, info):
+            pass
+
+    def create_env(seed):
+        return Napper([9, 9], nap_at=1, nap_s=4)
+
+    with make_batcher(
+        1, create_env=create_env, env_args={}, create_agent=Updated, timeout=2
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        with pytest.raises(WorkerTimeoutError, match="workers 0 .execute.: .* within 2 s"):
+            batcher.update({})
+        assert batcher.policy_version == 0
+        trajectories, _ = batcher.get(timeout=60)
+        assert trajectories.trajectories.lengths.tolist() == [4, 4]
+        batcher.update({})
+        assert batcher.policy_version == 1
 
 
 def test_no_time_at_all_is_a_timeout():
