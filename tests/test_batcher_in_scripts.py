@@ -151,7 +151,7 @@ def test_workers_end_when_the_script_is_killed_in_a_step_that_never_returns(tmp_
     )
     batcher.reset()
     for worker in batcher._crew.workers:
-        command = __import__("rlbatch._worker")._worker.Command.EXECUTE
+        command = __import__("rlbatch._messages")._messages.Command.EXECUTE
         worker.send(command, worker.pack(command, None, 0))
     print("ready", *(worker._process.pid for worker in batcher._crew.workers), flush=True)
     time.sleep(1000)
