@@ -15,7 +15,14 @@ from typing import Any, NamedTuple, Protocol
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from gymnasium.vector import AsyncVectorEnv, AutoresetMode, SyncVectorEnv, VectorEnv
+from gymnasium.vector import (
+    AsyncVectorEnv,
+    AutoresetMode,
+    SyncVectorEnv,
+    VectorEnv,
+    VectorWrapper,
+)
+from gymnasium.wrappers.vector import NormalizeObservation
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._values import FLAG, REWARD, cast, check, checked, part_of, stack, stack_numbers
@@ -293,6 +300,11 @@ class Vector:
                 "reset_where: expected a list of environments, SyncVectorEnv, AsyncVectorEnv or "
                 f"the mode DISABLED, got {type(own).__name__} in the mode {self._mode.name}"
             )
+        if _has_wrapper(self.env, NormalizeObservation):
+            raise NotImplementedError(
+                "reset_where: expected wrappers that let some environments be reset, got "
+                "NormalizeObservation, which resets all or none"
+            )
         mask = np.zeros(self.n_envs, np.bool_)
         mask[numbers] = True
         self._reset(options={"reset_mask": mask})
@@ -405,6 +417,14 @@ class Vector:
         number = _failed(self.env.unwrapped, error)
         if number is not None:
             add_environment_note(error, number)
+
+
+def _has_wrapper(env: VectorEnv, kind: type[VectorWrapper]) -> bool:
+    while isinstance(env, VectorWrapper):
+        if isinstance(env, kind):
+            return True
+        env = env.env
+    return False
 
 
 def _rows_of(array: np.ndarray, numbers: Sequence[int]) -> np.ndarray:

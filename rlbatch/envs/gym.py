@@ -288,7 +288,8 @@ class GymEnvInf(GymEnv):
 
         Raises:
             CallOrderError: Before the first `reset`, or after `step_into`, which keeps nothing.
-            NotImplementedError: The environment is of another kind.
+            NotImplementedError: The environment is of another kind, or has a wrapper that resets
+                all or none.
             TypeError: It is not a tensor.
             DtypeMismatchError: It is not a bool.
             ShapeError, DeviceMismatchError: It is not as above.
