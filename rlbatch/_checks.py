@@ -32,6 +32,29 @@ def check_integer(name: str, value: Any, least: int, most: int | None = None) ->
         raise ValueError(f"{name}: expected {wanted}, got {value}")
 
 
+def check_number(name: str, value: Any, least: float, most: float) -> None:
+    """Checks that a value is a number from a range.
+
+    Raises:
+        TypeError: It is not a number.
+        ValueError: It is too small or too large, or not a number (NaN).
+    """
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{name}: expected a number, got {value!r}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected a number from {least} to {most}, got {value!r}")
+
+
+def check_bool(name: str, value: Any) -> None:
+    """Checks that a value is True or False.
+
+    Raises:
+        TypeError: It is not.
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name}: expected a bool, got {value!r}")
+
+
 def as_float(name: str, value: Any) -> float:
     """Returns a number, such as one of NumPy's or a tensor of one, as Python's.
 

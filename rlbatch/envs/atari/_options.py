@@ -16,7 +16,7 @@ from typing import Any, Literal, TypedDict
 import numpy as np
 import torch
 
-from rlbatch._checks import check_integer
+from rlbatch._checks import check_bool, check_integer, check_number
 from rlbatch.envs.atari.console_settings import as_stored
 from rlbatch.envs.atari.games import RAM_BYTES, SYSTEM_SEED, Game
 from rlbatch.envs.atari.native_library import ConsoleConfig, console_config
@@ -201,29 +201,6 @@ def check_count(name: str, value: Any, least: int, most: int = _LARGEST_STEP) ->
         ValueError: It is too small or too large.
     """
     check_integer(name, value, least, most)
-
-
-def check_number(name: str, value: Any, least: float, most: float) -> None:
-    """Checks that a value is a number from a range.
-
-    Raises:
-        TypeError: It is not a number.
-        ValueError: It is too small or too large, or not a number (NaN).
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{name}: expected a number, got {value!r}")
-    if not least <= value <= most:
-        raise ValueError(f"{name}: expected a number from {least} to {most}, got {value!r}")
-
-
-def check_bool(name: str, value: Any) -> None:
-    """Checks that a value is True or False.
-
-    Raises:
-        TypeError: It is not.
-    """
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name}: expected a bool, got {value!r}")
 
 
 class NativeOptions(ctypes.Structure):

@@ -15,15 +15,14 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
+from rlbatch._checks import check_bool, check_number
 from rlbatch.envs.atari._native_batch import JobKind, NativeBatch
 from rlbatch.envs.atari._options import (
     LARGEST,
     MOST_STRENGTH,
     OneOrSeveral,
     Settings,
-    check_bool,
     check_count,
-    check_number,
     games_in_turn,
 )
 from rlbatch.envs.atari.games import find_game
