@@ -44,7 +44,8 @@ version = pytest.__version__
 assert pytest.version_tuple >= (9,) or not sys.argv[1:], f"expected pytest 9 or newer, got {version}"
 print(torch.cuda.mem_get_info()[0] >> 30)
 END
-) || exit 2  # GiB.
+) || exit 2
+free=${free##*$'\n'}  # GiB; what packages print as they are imported comes before.
 mkdir -p "$OUT"
 rm -f "$OUT"/{suite.json,suite.log,gpu_tests.xml,learning.tgz}
 steps=$(mktemp -d) runs=$(mktemp -d)

@@ -110,7 +110,9 @@ class DeviceBatch(Batch):
         self._sides = [] if is_alone else [torch.cuda.Stream(device) for _ in self._in_turn]
         self._batches: list[torch.Tensor] = []  # A `KernelBatch` for each of the games,
         self._kept: list[dict[str, torch.Tensor]] = []  # and what it points to.
-        host = NativeBatch(games, len(games), settings, num_threads, knows_all=True)
+        host = NativeBatch(
+            games, len(games), settings, num_threads, actions=self.actions, knows_all=True
+        )
         self._allocate()
         for number in range(len(games)):
             self._batches.append(self._describe(number, host))

@@ -289,6 +289,19 @@ def test_one_of_several_games_that_others_play_in_other_processes(make: MakeEnv)
         check_same(make, 25, **options)
 
 
+@pytest.mark.parametrize("sticky", [0.0, 0.25])
+def test_resets_hold_fire_where_it_can_be_chosen_by_others_alone(
+    make: MakeEnv, sticky: float
+) -> None:
+    """Ms. Pac-Man has no FIRE of its own, but the list of games has."""
+    options = {"games": ["pong", "ms_pacman"], "n_envs": 1, "seed": Seed(3, 0, 1), "noop_max": 3}
+    options["repeat_action_probability"] = sticky
+    native, kernels = AtariEnv(**options), make(**options)
+    for _ in range(6):
+        check_equal(kernels.reset()[0], native.reset()[0], "reset")
+        assert torch.equal(kernels.get_state().cpu(), native.get_state())
+
+
 def test_what_is_observed_is_what_to_act_on_where_a_life_is_lost(make: MakeEnv) -> None:
     options = {"life_loss_info": True, "img_height": 20, "img_width": 20}
     env, n_lost = make("breakout", 2, seed=1, **options), 0
