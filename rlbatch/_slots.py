@@ -209,8 +209,9 @@ class SlotWriter:
         self.lengths = store.lengths[mine]
         layout = store.layout
         self._rows_at: dict[int, list[torch.Tensor]] = {}
+        self._arrays_at: dict[int, list[np.ndarray | None]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
-        self._forms = [(row.shape, row.dtype, row.device) for row in self._rows(0)]
+        self._checked: dict[str, Any] = {}  # What was written last: how many rows, of which form.
         n, n_actions = len(layout.observation), len(layout.action)
         self._observation = _Part("observation", layout.observation.keys(), slice(0, n))
         self._action = _Part("action", layout.action.keys(), slice(n, n + n_actions))
@@ -281,15 +282,26 @@ class SlotWriter:
         if found.keys() != part.keys:
             check_same_keys(f"storage: {part.name}, as in the first step", part.keys, found)
         values, rows = [found.variables[key] for key in part.keys], self._rows(t)[part.place]
+        n_running = self.n_envs if running is None else len(running)
         # As whole lists, which is cheap; only a difference is looked at key by key.
-        forms = [(value.shape, value.dtype, value.device) for value in values]
-        if running is not None or forms != self._forms[part.place]:
-            self._check_values(part, rows, values, self.n_envs if running is None else len(running))
+        forms = n_running, [(value.shape, value.dtype, value.device) for value in values]
+        if forms != self._checked.get(part.name):
+            self._check_values(part, rows, values, n_running)
+            self._checked[part.name] = forms
         if running is not None:
-            for row, value in zip(rows, values, strict=True):
-                put_rows(row, running, value)
+            self._put(part, t, running, values)
         elif rows:
             torch._foreach_copy_(rows, values)
+
+    def _put(self, part: _Part, t: int, running: torch.Tensor, values: list[torch.Tensor]) -> None:
+        """Writes to some of the rows; as arrays on a CPU, where PyTorch copies by the element."""
+        rows, arrays = self._rows(t)[part.place], self._arrays(t)[part.place]
+        places = running.numpy() if running.is_cpu else None
+        for row, array, value in zip(rows, arrays, values, strict=True):
+            if array is None:
+                put_rows(row, running, value)
+            else:
+                array[places] = value.numpy(force=True)
 
     def _check_values(
         self, part: _Part, rows: list[torch.Tensor], values: list[torch.Tensor], n_running: int
@@ -331,6 +343,12 @@ class SlotWriter:
     def _make_rows(self, t: int) -> list[torch.Tensor]:
         return [tensor[:, t] for tensor in self.steps.values()]
 
+    def _arrays(self, t: int) -> list[np.ndarray | None]:
+        return self._kept(self._arrays_at, t, self._make_arrays)
+
+    def _make_arrays(self, t: int) -> list[np.ndarray | None]:
+        return [_array(row) for row in self._rows(t)]
+
     def _kept(self, kept: dict[int, Any], t: int, make: Callable[[int], Any]) -> Any:
         """Returns the views of a step, mostly made once: that costs more than writing them."""
         if t in kept:
@@ -350,6 +368,16 @@ class SlotWriter:
             past = {key: take_rows(tensor, running) for key, tensor in past.items()}
         n = self.n_envs if running is None else len(running)
         return TemporalDictTensor.unchecked(past, torch.full((n,), t, device=self.lengths.device))
+
+
+def _array(tensor: torch.Tensor) -> np.ndarray | None:
+    """Returns the same memory; None on a GPU, or where NumPy has no such dtype."""
+    if not tensor.is_cpu:
+        return None
+    try:
+        return tensor.numpy()
+    except TypeError:
+        return None
 
 
 def _arrays(tensors: dict[str, torch.Tensor]) -> Arrays:

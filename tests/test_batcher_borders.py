@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, replay_agent
+from rlbatch import DictTensor, RL_Agent, RL_Batcher, ShapeError, WorkerError, replay_agent
 from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles
@@ -247,6 +247,48 @@ def test_unsigned_observations_where_episodes_end_in_turn(dtype):
             batcher.execute()
             found.append(batcher.get()[0].trajectories["_observation/frame"][..., 0].tolist())
     assert found == [[[1, 2, 0], [1, 2, 3]], [[4, 5]]]
+
+
+KINDS = ("bool", "int8", "uint8", "uint16", "uint32", "uint64", "int64", "float16", "bfloat16")
+KINDS += ("float32", "float64", "complex64", "float8_e5m2")
+
+
+def test_what_is_answered_is_stored_in_any_dtype_where_episodes_end_in_turn():
+    class Answers(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            number = observation["frame"][:, :1] + 10 * observation["frame"][:, 2:]
+            tall = number.float().unsqueeze(1).expand(-1, 3, 2).requires_grad_()
+            output = {name: tall.detach().to(getattr(torch, name)) for name in KINDS}
+            flipped = {"conj": torch.complex(tall, tall).conj(), "strided": tall.mT}
+            return DictTensor({"action": observation["option"], **output, **flipped}), state
+
+    def create_env(seed):
+        return CountingEnv([1, 3, 2])
+
+    with RL_Batcher(3, Answers, {}, create_env, {}, 0, seeds=0) as batcher:
+        steps = acquire(batcher)[0].trajectories
+    expected = torch.tensor([[0, 0, 0], [1, 11, 21], [2, 12, 0]])[..., None, None].float()
+    expected = expected.expand(3, 3, 3, 2)
+    for name in KINDS:
+        found = steps[f"action/{name}"]
+        assert found.dtype == getattr(torch, name)
+        assert torch.equal(found.cfloat(), expected.to(found.dtype).cfloat()), name
+    assert torch.equal(steps["action/conj"], torch.complex(expected, -expected))
+    assert torch.equal(steps["action/strided"], expected.mT)
+
+
+def test_an_answer_for_those_that_ran_before_is_refused():
+    class AnswersForTwo(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            return DictTensor({"action": torch.zeros(2, dtype=torch.int64)}), state
+
+    def create_env(seed):
+        return CountingEnv([2, 3])
+
+    with RL_Batcher(3, AnswersForTwo, {}, create_env, {}, 0, seeds=0) as batcher:
+        batcher.reset()
+        with pytest.raises(ShapeError, match=r"action/action: expected shape \(1,\), got \(2,\)"):
+            batcher.execute()
 
 
 class Holder(RL_Agent):
