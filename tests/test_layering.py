@@ -30,7 +30,7 @@ LAYERS = (
     {"rlbatch.returns", "rlbatch.frames", "rlbatch.agent", "rlbatch.envs.base"},
     {"rlbatch.envs.spaces", "rlbatch.envs.device"},
     {"rlbatch._slots", "rlbatch._answers", "rlbatch._registry", "rlbatch._arguments"},
-    {"rlbatch._messages", "rlbatch.envs._values"},
+    {"rlbatch._messages", "rlbatch.envs._values", "rlbatch.envs._walk"},
     {"rlbatch.envs._backends", "rlbatch.envs.check", "rlbatch.envs.vector"},
     {"rlbatch.envs.gym", "rlbatch._worker"},
     _of_atari("games", "program", "console_state"),

@@ -119,6 +119,29 @@ def test_environments_that_differ_are_named(autoreset):
         check_env(Differs([1, 1, 9, 9, 9], autoreset=autoreset), n_steps=1)
 
 
+def test_a_return_that_is_no_sum_is_told_from_the_one_that_is():
+    class Forgets(CountingEnv):
+        def step(self, action):
+            pairs = super().step(action)
+            for observation, _ in pairs:
+                observation["episode_return"][:] = observation["reward"]
+            return pairs
+
+    expected = r", of environments \[0\]: expected tensor\(\[3\..*\), got tensor\(\[2\."
+    with pytest.raises(EnvContractError, match=expected):
+        check_env(Forgets([2]), n_steps=2)
+
+
+def test_a_key_that_comes_later_is_told_apart():
+    class Adds(CountingEnv):
+        def step(self, action):
+            after, (following, running) = super().step(action)
+            return after, (with_key(following, "late", following["done"]), running)
+
+    with pytest.raises(EnvContractError, match=r"\(missing \[\], unexpected \['late'\]\)"):
+        check_env(Adds([2]), n_steps=1)
+
+
 def test_ten_environments_that_differ_are_named():
     class Counts(CountingEnv):
         def step(self, action):
@@ -943,6 +966,33 @@ def test_each_way_to_give_seeds_is_tried(missing):
     assert warning.startswith("drawn of first observations differed with one seed; ")
     with pytest.raises(EnvContractError, match=f"^{WAYS[missing]}: .*no {missing}"):
         check_env(TakesSeeds(WAYS.keys() - {missing}, refuses=True), 20)
+
+
+class Needs(CountingEnv):
+    """Is told in every reset what to do, and notes it."""
+
+    def reset(self, env_info=None):
+        self.told = [*getattr(self, "told", []), sorted(env_info)]
+        assert env_info["option"].tolist() == [3, 4]
+        return super().reset(env_info)
+
+    def reset_where(self, mask):
+        raise NotImplementedError
+
+    def seed(self, seed):
+        pass
+
+
+@pytest.mark.parametrize("autoreset", [False, True])
+def test_an_environment_that_needs_an_info_is_given_it_in_every_reset(autoreset):
+    env = Needs([2, 3], autoreset=autoreset)
+    with pytest.raises(TypeError, match="NoneType"):
+        check_env(env, 9)
+    env = Needs([2, 3], autoreset=autoreset)
+    check_env(env, 9, env_info=DictTensor({"option": torch.tensor([3, 4])}))
+    assert env.told.count(["option", "seed"]) == 2
+    assert len(env.told) > 5
+    assert set(map(tuple, env.told)) == {("option",), ("option", "seed")}
 
 
 class Glides(GymEnvInf):
