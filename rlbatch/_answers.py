@@ -110,5 +110,6 @@ def check_running(expected: torch.Tensor, found: torch.Tensor) -> None:
     if not torch.equal(expected, found):
         raise EnvContractError(
             "env.step: running: expected the numbers, since the reset, of those that ran and are "
-            f"not done, {expected.tolist()}, got {found.tolist()}, with autoreset False"
+            f"not done, {expected.tolist()}, got {found.tolist()}, with autoreset False (True is "
+            "for those that reset themselves)"
         )

@@ -66,8 +66,15 @@ class NamedTensors:
         """
         try:
             return self.variables[key]
-        except KeyError:
-            hint = "" if self.variables else "; is it an agent_info or a state that was not given?"
+        except (KeyError, TypeError):  # The latter of a slice, which has no hash.
+            hint = ""
+            if not isinstance(key, str):
+                hint = "; rows are taken by `slice` and `index`"
+            elif not self.variables:
+                hint = (
+                    "; is it an agent_info or a state that was not given, or an observation that "
+                    "was not kept?"
+                )
             raise KeyMismatchError(
                 f"key: expected one of {list(self)}, got {key!r}{hint}"
             ) from None

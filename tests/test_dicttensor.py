@@ -147,13 +147,15 @@ def test_specs_give_size_and_dtype_of_one_row_or_step():
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_missing_key_error_lists_those_there_are(kind):
-    there = r"key: expected one of \['obs/frame', 'obs/reward', 'done'\], got 'frame'$"
-    with pytest.raises(KeyMismatchError, match="^" + there):
+    there = r"key: expected one of \['obs/frame', 'obs/reward', 'done'\], got "
+    with pytest.raises(KeyMismatchError, match=f"^{there}'frame'$"):
         make(kind)["frame"]
     with pytest.raises(KeyError):  # By its ordinary name.
         make(kind).get(["done", "frame"])
     with pytest.raises(KeyMismatchError, match=r"one of \[\], got 'frame'; is it an agent_info or"):
         make(kind).get([])["frame"]
+    with pytest.raises(KeyMismatchError, match=f"^{there}slice.*; rows are taken by"):
+        make(kind)[0:1]
 
 
 @pytest.mark.parametrize("kind", NAMED)

@@ -90,7 +90,7 @@ class VecEnv:
 
     def n_envs(self) -> int:
         """Returns the number of environments."""
-        raise NotImplementedError
+        raise NotImplementedError(_undefined(self, "n_envs"))
 
     def reset(self, env_info: DictTensor | None = None) -> Observation:
         """Starts an episode in every environment.
@@ -102,7 +102,7 @@ class VecEnv:
         Returns:
             The first observations [n_envs, ...], and the environments' numbers, int64.
         """
-        raise NotImplementedError
+        raise NotImplementedError(_undefined(self, "reset"))
 
     def step(self, action: DictTensor) -> tuple[Observation, Observation]:
         """Steps the running environments.
@@ -120,10 +120,14 @@ class VecEnv:
         Raises:
             CallOrderError: Before the first `reset`, or when no environment runs.
         """
-        raise NotImplementedError
+        raise NotImplementedError(_undefined(self, "step"))
 
     def close(self) -> None:
         """Releases what the environments hold."""
+
+
+def _undefined(env: VecEnv, method: str) -> str:
+    return f"{method}: expected {type(env).__name__} to define it, got a call"
 
 
 def checked_env_info(env_info: DictTensor | None, n_envs: int) -> DictTensor:

@@ -599,6 +599,22 @@ def test_an_environment_that_takes_a_step_when_none_runs_is_named(error):
         check_env(Lenient([2]))
 
 
+@pytest.mark.parametrize(
+    ("method", "call"),
+    [
+        ("n_envs", lambda env: env.n_envs()),
+        ("reset", lambda env: env.reset()),
+        ("step", lambda env: env.step(DictTensor())),
+    ],
+)
+def test_a_method_that_is_not_defined_is_named(method, call):
+    class Nothing(VecEnv):
+        pass
+
+    with pytest.raises(NotImplementedError, match=f"^{method}: expected Nothing to define it"):
+        call(Nothing())
+
+
 def test_an_environment_that_returns_one_pair_is_named():
     class OnePair(CountingEnv):
         def step(self, action):
