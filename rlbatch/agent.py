@@ -45,8 +45,9 @@ class RL_Agent:
         >>> class Constant(RL_Agent):
         ...     def __call__(self, state, observation, agent_info, history=None):
         ...         action = torch.ones(observation.n_elems(), dtype=torch.int64)
-        ...         return DictTensor({"action": action}), DictTensor({})
-        >>> action, state = Constant()(DictTensor(), DictTensor({"frame": torch.zeros(3)}), None)
+        ...         return DictTensor({"action": action}), DictTensor()
+        >>> nothing, observation = DictTensor(), DictTensor({"frame": torch.zeros(3)})
+        >>> action, state = Constant()(nothing, observation, nothing)
         >>> action["action"]
         tensor([1, 1, 1])
     """

@@ -127,8 +127,8 @@ class RL_Batcher:
         ValueError: A count is too small, a seed is negative, there are too many or too few seeds,
             `env_args` holds a `seed`, or there is no such device.
         ShapeError, DeviceMismatchError: An info does not have one row, or is not on the CPU.
-        EnvContractError: The processes have unequal numbers of environments, or none, or not all
-            of these reset themselves.
+        EnvContractError: The processes have unequal numbers of environments, or none; or the
+            environments of some reset themselves, those of others do not.
         WorkerError: `create_env` or `create_agent` failed in a process. With 0 processes their
             own exception is raised, here and elsewhere.
         WorkerTimeoutError: They took longer than `timeout`.
@@ -332,7 +332,7 @@ class RL_Batcher:
         Args:
             blocking: Wait for it; otherwise return `(None, None)` if it is not complete.
             timeout: How long to wait, in seconds; None for the batcher's. To look now and then,
-                use `blocking=False`: an error takes its time to find out what workers are doing.
+                use `blocking=False`: after a timeout, to collect the stacks of workers takes time.
             copy: Return memory that the caller owns. False returns views that the next `execute`
                 writes over, and copies only where some environments did not run.
 

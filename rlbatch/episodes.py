@@ -40,16 +40,16 @@ def acquire_episodes(
         env_info: See `RL_Batcher.reset`. Environments that do not reset themselves are reset as
             often as needed, each time with the same infos: with a seed among them, every time to
             the same episode.
-        keys: What to keep of each step; None for everything. The result has N times as many steps
-            as the longest episode.
+        keys: What to keep of each step, for a replay what the agent looks at too; None for
+            everything. The result has N times as many steps as the longest episode.
         max_length: Of an episode, in steps; None for any, where the environment has a limit itself.
 
     Returns:
         One row per episode, on the batcher's device: those of environment 0 in the order in which
         they were played, then those of environment 1, and so on. T is the longest. `info` is that
-        of the slot in which the episode began. A replay gives what the agent did only if the agent
-        begins its state anew where `initial_state` is set and does not look at `history`, which is
-        that of the slot when it acts, but that of the episode in a replay.
+        of the slot in which the episode began. For a replay to give what the agent did, it has to
+        begin its state anew where `initial_state` is set. And it must not look at `history`: when
+        it acts that is of the slot, in a replay of the episode.
 
     Raises:
         KeyMismatchError: One of the keys is not there.
