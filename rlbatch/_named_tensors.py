@@ -251,7 +251,8 @@ class NamedTensors:
             TypeError: It is not a tensor.
             ShapeError: It has not the B (and T) of the others.
             DeviceMismatchError: It is not on their device.
-            ValueError: There are no others, and on a CPU a length is more than its T.
+            ValueError: It is the first tensor beside `lengths`, one of which is more than its T
+                (looked at on a CPU only).
 
         Example:
             >>> from rlbatch import DictTensor
@@ -274,9 +275,9 @@ class NamedTensors:
     ) -> None:
         """Writes rows of another container into rows of this one, in this one's memory.
 
-        Where there are lengths it writes them too, and waits for the device: a row of the source
-        may be as long as T here. What a row held past the longest of the new ones stays there,
-        as padding. Nothing is written where it raises one of the errors below.
+        Where there are lengths it writes them too, and waits for the device: no row of the source
+        may be longer than T here. What a row held past the longest of the new ones stays there, as
+        padding. Nothing is written where it raises one of the errors below.
 
         Args:
             source: Holds at least the keys of this one.
