@@ -296,7 +296,7 @@ class SlotWriter:
     def _put(self, part: _Part, t: int, running: torch.Tensor, values: list[torch.Tensor]) -> None:
         """Writes to some of the rows; as arrays on a CPU, where PyTorch copies by the element."""
         rows, arrays = self._rows(t)[part.place], self._arrays(t)[part.place]
-        places = running.numpy() if running.is_cpu else None
+        places = running.numpy() if self.lengths.is_cpu else None
         for row, array, value in zip(rows, arrays, values, strict=True):
             if array is None:
                 put_rows(row, running, value)
