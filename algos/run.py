@@ -304,15 +304,18 @@ class Run:
         Raises:
             KeyboardInterrupt: The run is to stop, for which it does not wait.
         """
+        interrupt: KeyboardInterrupt | None = None
         try:
             self._stop.interrupts = True
             score, self._score = self._score or self._evaluation.finish(), None
-        except KeyboardInterrupt:
-            self._save()
-            self._stop_if_asked()
-            raise
+        except KeyboardInterrupt as error:
+            interrupt = error
         finally:
             self._stop.interrupts = False
+        if interrupt:
+            self._save()
+            self._stop_if_asked()  # Out here, so that there is one traceback.
+            raise interrupt
         evaluated, self._under_way = self._under_way, None
         if score is not None:
             self._report_score(score, evaluated["n_steps"], evaluated["seconds"])

@@ -74,7 +74,12 @@ def check_not_expanded(name: str, tensor: Tensor) -> None:
         ShapeError: Elements share memory, as those of an expanded tensor do.
     """
     strides = tensor.stride()
-    if 0 in strides and any(n > 1 and not s for n, s in zip(tensor.shape, strides, strict=True)):
+    # NumPy's arrays without elements have no strides either.
+    if (
+        0 in strides
+        and tensor.numel()
+        and any(n > 1 and not s for n, s in zip(tensor.shape, strides, strict=True))
+    ):
         raise ShapeError(f"{name}: expected memory for every element, got an expanded tensor")
 
 

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 
+UNKNOWN = 256  # An exit code that no process has.
 _LOOK_EVERY_S = 0.002
 _GROUP_GRACE_S = 0.3  # For what a process leaves behind in its group.
 
@@ -49,12 +50,12 @@ class Child:
     def exit_code(self) -> int | None:
         """Returns None while it runs, and after a signal has ended it the negative number of that.
 
-        0 as well where somebody else, such as a handler of SIGCHLD, has asked before.
+        `UNKNOWN` where somebody else, such as a handler of SIGCHLD, has asked before.
         """
         try:
             ended = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         except ChildProcessError:
-            return 0
+            return UNKNOWN
         if ended is None:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status

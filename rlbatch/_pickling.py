@@ -136,12 +136,24 @@ class _Pickler(cloudpickle.Pickler):
             self.of_script[name] = value
 
     def _is_sent_along(self, module: types.ModuleType) -> bool:
-        if _is_found(module, tuple(sys.path)):
+        if _is_found(module, tuple(search_path())):
             return False
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
             self._afterwards.callback(_by_name_again, module)
         return True
+
+
+def search_path() -> list[str]:
+    """Returns where `import` looks for modules, whatever the current folder is elsewhere."""
+    return [_absolute(entry) for entry in sys.path if isinstance(entry, str)]  # As `import` does.
+
+
+def _absolute(entry: str) -> str:
+    # The empty one is the current folder. Others that are relative stay what they were when a
+    # module was first looked for there.
+    finder = sys.path_importer_cache.get(entry) if entry else None
+    return os.path.abspath(getattr(finder, "path", entry))
 
 
 def _by_name_again(module: types.ModuleType) -> None:
@@ -150,7 +162,7 @@ def _by_name_again(module: types.ModuleType) -> None:
 
 
 @functools.cache
-def _is_found(module: types.ModuleType, search_path: tuple[str, ...]) -> bool:
+def _is_found(module: types.ModuleType, places: tuple[str, ...]) -> bool:
     """Returns whether a worker, which has this search path, can import the same module.
 
     What is installed is left to it, and so is what is in no file: another module has made it.

@@ -40,10 +40,10 @@ from typing import Any
 import cloudpickle
 import torch
 
-from rlbatch._child import Child
+from rlbatch._child import UNKNOWN, Child
 from rlbatch._memory import SharedBytes
 from rlbatch._messages import Command, Failure, Imported, Recipe, Slots
-from rlbatch._pickling import dumps
+from rlbatch._pickling import dumps, search_path
 from rlbatch._pipe import (
     Message,
     as_message,
@@ -114,7 +114,7 @@ class RemoteWorker:
             self.connection, theirs = map(files.enter_context, new_pipe(duplex=True))
             lifeline, self._lifeline = map(files.enter_context, new_pipe(duplex=False))
             self._dump = files.enter_context(contextlib.closing(StackFile()))
-            caller = SharedBytes(pickle.dumps((sys.path, sys.argv)))
+            caller = SharedBytes(pickle.dumps((search_path(), sys.argv)))
             ends = caller.descriptor, theirs.fileno(), self._dump.fileno(), lifeline.fileno()
             self._process = Child(_BOOT, (*ends, os.getpid()), ends)
             files.pop_all()
@@ -253,6 +253,8 @@ class RemoteWorker:
         code = self._process.exit_code()
         if code is None:
             how = "closed its pipe"
+        elif code == UNKNOWN:
+            how = "has ended; its exit code went to somebody else, such as a handler of SIGCHLD"
         else:
             how = f"was killed by {_signal_name(-code)}" if code < 0 else f"exited with {code}"
         what = f"expected an answer, but it {how}{_HINTS.get(how, '')}"

@@ -250,6 +250,19 @@ def test_a_worker_is_killed_while_it_waits(call):
     assert_unusable(batcher)
 
 
+def test_a_worker_whose_exit_code_somebody_else_was_told():
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        batcher = make_batcher(1)
+        batcher.reset()
+        os.kill(worker_pids(batcher)[0], signal.SIGKILL)
+        with pytest.raises(WorkerError, match="it has ended; its exit code went to somebody else"):
+            batcher.execute()
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+    assert_unusable(batcher)
+
+
 def test_a_worker_is_killed_though_a_grandchild_holds_its_pipe():
     class Forking(Sleeper):
         def reset(self, env_info=None):

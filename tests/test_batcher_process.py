@@ -425,6 +425,39 @@ def test_a_module_that_is_not_found_by_its_name_is_sent_along(tmp_path, name):
     assert (found.stdout, found.returncode) == ("1\n", 0), found.stderr
 
 
+MOVES = """
+import os, sys
+sys.path[:0] = sys.argv[2:]
+sys.path.append(sys.argv[1])
+from tests.batchers import make_batcher
+import file
+
+for folder in (".", os.path.join("..", "other")):
+    os.chdir(folder)
+    with make_batcher(1, create_env=file.create_env, env_args={}) as batcher:
+        batcher.reset()
+        batcher.execute()
+        print(batcher.get()[1])
+"""
+
+
+@pytest.mark.parametrize("entry", ["", ".", "library"])
+def test_a_module_of_the_current_folder_is_found_after_a_move(tmp_path, entry):
+    """As in a notebook, or in a script that Hydra has moved."""
+    folder, other = tmp_path / "folder", tmp_path / "other"
+    for made in (folder / entry, other):
+        made.mkdir(parents=True)
+    (folder / entry / "file.py").write_text(FILE)
+    found = subprocess.run(
+        [sys.executable, "-P", "-c", MOVES, str(ROOT), entry],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=folder,
+    )
+    assert (found.stdout, found.returncode) == ("1\n1\n", 0), found.stderr
+
+
 def test_modules_that_are_found_are_not_sent_along():
     for value in (CountingEnv, make_batcher, torch.nn.Linear, functools.partial, RL_Agent):
         assert pickle.loads(dumps(value, torch.device("cpu"))) is value

@@ -228,6 +228,8 @@ def test_copy_refuses_memory_that_rows_share():
     one = DictTensor({"a": torch.zeros(1, 2).expand(1, 2)})
     one.copy_(DictTensor({"a": torch.ones(3, 2)}), row, torch.tensor([0]))
     assert one["a"].tolist() == [[1, 1]]
+    nothing = DictTensor({"a": torch.from_numpy(np.zeros((3, 0)))})  # NumPy's has no strides.
+    nothing.copy_(nothing.clone(), row, row)
 
 
 def test_copy_counts_rows_from_each_end():

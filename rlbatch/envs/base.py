@@ -170,8 +170,9 @@ def seeds_in(env_info: DictTensor) -> list[int]:
     if "seed" not in env_info:
         return []
     seeds = env_info["seed"]
-    if seeds.dtype not in INTEGERS:
-        raise DtypeMismatchError(f"env_info: seed: expected integers, got {seeds.dtype}")
+    dtype = seeds.dtype
+    if dtype.is_floating_point or dtype.is_complex or dtype == torch.bool:
+        raise DtypeMismatchError(f"env_info: seed: expected integers, got {dtype}")
     if seeds.ndim != 1:
         raise ShapeError(f"env_info: seed: expected one per row, got {list(seeds.shape)}")
     return seeds.tolist()

@@ -135,18 +135,19 @@ def _unseeded(walk: Walk) -> Iterator[str]:
         "seed: takes one integer per environment": lambda: walk.begin(several),
         "seed: takes an integer": lambda: walk.begin(0),
     }
-    differ: set[str] = set()
+    differ: dict[str, set[str]] = {}
     for clause, begin in ways.items():
         firsts = []
         for _ in range(2):
             _expect_no_exception(begin, clause)
             firsts.append(walk.current.observation)
-        differ |= different_keys(*firsts)
+        if keys := different_keys(*firsts):
+            differ[clause] = keys
     if differ:
         yield (
-            f"{', '.join(sorted(differ))} of first observations differed with one seed; does all "
-            "that is drawn come from it (in Gymnasium by super().reset(seed=seed)), nothing from "
-            "before?"
+            f"{', '.join(sorted(set().union(*differ.values())))} of first observations differed "
+            f"with one seed ({'; '.join(differ)}); does all that is drawn come from it (in "
+            "Gymnasium by super().reset(seed=seed)), nothing from before?"
         )
 
 

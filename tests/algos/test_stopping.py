@@ -78,6 +78,17 @@ def test_a_stop_does_not_wait_for_an_evaluation(tmp_path):
     assert (content["iteration"], content["evaluation"]["iteration"]) == (2, 1)
 
 
+def test_a_stop_where_it_waits_shows_one_traceback(tmp_path):
+    lasting = "--env-id MountainCar-v0 --evaluate-every 1 --evaluation-episodes 4000"
+    process = started(tmp_path, f"{_SHORT} {lasting} --evaluation-processes 1")
+    wait_for_rows(tmp_path, 2)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    code, _, err = ended(process)
+    assert code in (-signal.SIGINT, 130)
+    assert err.count("Traceback") == 1, err
+
+
 def test_the_second_signal_ends_it_at_once(tmp_path):
     process = started(tmp_path, f"{_SHORT} --env-id MountainCar-v0 --n-envs 256")
     wait_for_rows(tmp_path, 1)

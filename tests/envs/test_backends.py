@@ -123,6 +123,13 @@ def test_seeds_in_env_info_are_for_one_reset_and_take_the_place_of_others(is_vec
     assert envs[0].options == [None] * 5
 
 
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.uint16, torch.uint32, torch.uint64])
+def test_a_seed_in_env_info_may_be_of_any_integer_dtype(dtype):
+    env = CountingGym()
+    GymEnv([env]).reset(DictTensor({"seed": torch.tensor([7], dtype=dtype)}))
+    assert env.seeds == [7]
+
+
 def test_a_seed_in_env_info_is_no_option():
     env = CountingGym()
     GymEnv([env]).reset(DictTensor({"seed": torch.tensor([2**40]), "level": torch.tensor([3])}))
@@ -133,6 +140,7 @@ def test_a_seed_in_env_info_is_no_option():
     ("seeds", "error", "message"),
     [
         (torch.tensor([0.5]), DtypeMismatchError, "seed: expected integers, got torch.float32"),
+        (torch.tensor([True]), DtypeMismatchError, "seed: expected integers, got torch.bool"),
         (torch.tensor([-1]), ValueError, r"seed: expected integers of at least 0, got \[-1\]"),
         (torch.tensor([[1]]), ShapeError, r"seed: expected one per row, got \[1, 1\]"),
     ],

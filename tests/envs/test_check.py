@@ -979,7 +979,8 @@ WAYS = {
 def test_each_way_to_give_seeds_is_tried(missing):
     assert check_env(TakesSeeds(set(WAYS)), 20).warnings == ()
     (warning,) = check_env(TakesSeeds(WAYS.keys() - {missing}), 20).warnings
-    assert warning.startswith("drawn of first observations differed with one seed; ")
+    expected = f"drawn of first observations differed with one seed ({WAYS[missing]}); does all "
+    assert warning.startswith(expected)
     with pytest.raises(EnvContractError, match=f"^{WAYS[missing]}: .*no {missing}"):
         check_env(TakesSeeds(WAYS.keys() - {missing}, refuses=True), 20)
 
