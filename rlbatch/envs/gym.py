@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from rlbatch._checks import check_has_keys
+from rlbatch._checks import check_has_keys, check_is
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._backends import Arrays, Result, backend
 from rlbatch.envs._values import cast
@@ -150,6 +150,7 @@ class GymEnv(VecEnv):
                 the space's dtype does not hold; or the same of what an environment returned, or it
                 is no number.
             DeviceMismatchError: The action is not on the CPU.
+            TypeError: The action is not a DictTensor.
         """
         actions = self._actions(action)
         running, after = self._running, self._rows(len(self._numbers))
@@ -160,6 +161,7 @@ class GymEnv(VecEnv):
         return (observation, running), self._after_an_end(after, running, done)
 
     def _actions(self, action: DictTensor) -> list[np.ndarray]:
+        check_is("action", action, DictTensor)
         if self._running is None:
             raise CallOrderError("step: expected a reset before the first step, got none")
         n = len(self._numbers)

@@ -310,6 +310,14 @@ def test_a_step_before_the_first_reset_is_refused(make_env):
         make_env([CountingGym()]).step(actions(0))
 
 
+@pytest.mark.parametrize("action", [torch.zeros(1), {"action": torch.zeros(1)}, 0])
+def test_an_action_that_is_no_dicttensor_is_refused(action):
+    env = GymEnv([CountingGym()])
+    env.reset()
+    with pytest.raises(TypeError, match="^action: expected a DictTensor, got a "):
+        env.step(action)
+
+
 def test_a_step_after_all_episodes_ended_is_refused_until_the_next_reset():
     env = GymEnv([CountingGym(length=1)])
     env.reset()
