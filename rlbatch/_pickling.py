@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import importlib.machinery
 import io
 import itertools
 import marshal
@@ -151,9 +152,10 @@ def search_path() -> list[str]:
 
 def _absolute(entry: str) -> str:
     # The empty one is the current folder. Others that are relative stay what they were when a
-    # module was first looked for there.
+    # module was first looked for there. Those that are no folder or file are an import hook's.
     finder = sys.path_importer_cache.get(entry) if entry else None
-    return os.path.abspath(getattr(finder, "path", entry))
+    place = finder.path if isinstance(finder, importlib.machinery.FileFinder) else entry
+    return os.path.abspath(place) if not place or os.path.exists(place) else entry
 
 
 def _by_name_again(module: types.ModuleType) -> None:

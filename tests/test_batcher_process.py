@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError, _process
-from rlbatch._pickling import dumps, loads
+from rlbatch._pickling import dumps, loads, search_path
 from tests.batchers import CountingAgent, acquire, make_batcher
 from tests.containers import DTYPES, RARE_DTYPES
 from tests.helpers import CountingEnv
@@ -456,6 +456,12 @@ def test_a_module_of_the_current_folder_is_found_after_a_move(tmp_path, entry):
         cwd=folder,
     )
     assert (found.stdout, found.returncode) == ("1\n1\n", 0), found.stderr
+
+
+def test_entries_of_import_hooks_stay_as_they_are(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["", "__editable__.hook", "/nowhere", str(ROOT)])
+    assert search_path() == [str(tmp_path), "__editable__.hook", "/nowhere", str(ROOT)]
 
 
 def test_modules_that_are_found_are_not_sent_along():
