@@ -18,6 +18,7 @@ from rlbatch import DictTensor, RL_Agent, RL_Batcher, ShapeError, WorkerError, r
 from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv
 from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles
+from tests.containers import DTYPES, RARE_DTYPES
 from tests.helpers import CountingEnv
 
 
@@ -249,16 +250,12 @@ def test_unsigned_observations_where_episodes_end_in_turn(dtype):
     assert found == [[[1, 2, 0], [1, 2, 3]], [[4, 5]]]
 
 
-KINDS = ("bool", "int8", "uint8", "uint16", "uint32", "uint64", "int64", "float16", "bfloat16")
-KINDS += ("float32", "float64", "complex64", "float8_e5m2")
-
-
 def test_what_is_answered_is_stored_in_any_dtype_where_episodes_end_in_turn():
     class Answers(RL_Agent):
         def __call__(self, state, observation, agent_info, history=None):
             number = observation["frame"][:, :1] + 10 * observation["frame"][:, 2:]
             tall = number.float().unsqueeze(1).expand(-1, 3, 2).requires_grad_()
-            output = {name: tall.detach().to(getattr(torch, name)) for name in KINDS}
+            output = {str(dtype): tall.detach().to(dtype) for dtype in DTYPES + RARE_DTYPES}
             flipped = {"conj": torch.complex(tall, tall).conj(), "strided": tall.mT}
             return DictTensor({"action": observation["option"], **output, **flipped}), state
 
@@ -269,10 +266,10 @@ def test_what_is_answered_is_stored_in_any_dtype_where_episodes_end_in_turn():
         steps = acquire(batcher)[0].trajectories
     expected = torch.tensor([[0, 0, 0], [1, 11, 21], [2, 12, 0]])[..., None, None].float()
     expected = expected.expand(3, 3, 3, 2)
-    for name in KINDS:
-        found = steps[f"action/{name}"]
-        assert found.dtype == getattr(torch, name)
-        assert torch.equal(found.cfloat(), expected.to(found.dtype).cfloat()), name
+    for dtype in DTYPES + RARE_DTYPES:
+        found = steps[f"action/{dtype}"]
+        assert found.dtype == dtype
+        assert torch.equal(found.cfloat(), expected.to(dtype).cfloat()), dtype
     assert torch.equal(steps["action/conj"], torch.complex(expected, -expected))
     assert torch.equal(steps["action/strided"], expected.mT)
 
