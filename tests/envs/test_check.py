@@ -846,7 +846,7 @@ class Drawn(CountingGym):
 def test_an_environment_that_draws_from_elsewhere_than_its_seed_is_suspected(make_env):
     assert check_env(make_env([Drawn(True), Drawn(True)]), 20).warnings == ()
     (warning,) = check_env(make_env([Drawn(True), Drawn(False)]), 20).warnings
-    assert warning.startswith("frame of first observations differed with one seed; ")
+    assert warning.startswith("frame of first observations differed with one seed (")
 
 
 def test_an_environment_without_seeds_is_not_asked_for_them():
