@@ -74,7 +74,7 @@ def check_not_expanded(name: str, tensor: Tensor) -> None:
         ShapeError: Elements share memory, as those of an expanded tensor do.
     """
     strides = tensor.stride()
-    # NumPy's arrays without elements have no strides either.
+    # The strides of NumPy's arrays without elements are 0 as well.
     if (
         0 in strides
         and tensor.numel()

@@ -66,10 +66,10 @@ class NamedTensors:
         """
         try:
             return self.variables[key]
-        except (KeyError, TypeError):  # The latter of a slice, which has no hash.
+        except (KeyError, TypeError):  # The latter of what has no hash, such as a list.
             hint = ""
             if not isinstance(key, str):
-                hint = "; rows are taken by `slice` and `index`"
+                hint = "; rows are taken by `slice` and `index`, several keys by `get`"
             elif not self.variables:
                 hint = (
                     "; is it an agent_info or a state that was not given, or an observation that "

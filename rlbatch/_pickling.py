@@ -92,6 +92,7 @@ class _Pickler(cloudpickle.Pickler):
     def __init__(self, buffer: io.BytesIO, device: torch.device, afterwards: contextlib.ExitStack):
         super().__init__(buffer)
         self._device, self._afterwards = device, afterwards
+        self._search_path = tuple(search_path())
         self.of_script: ScriptNames = {}
 
     def reducer_override(self, value: Any) -> Any:
@@ -137,7 +138,7 @@ class _Pickler(cloudpickle.Pickler):
             self.of_script[name] = value
 
     def _is_sent_along(self, module: types.ModuleType) -> bool:
-        if _is_found(module, tuple(search_path())):
+        if _is_found(module, self._search_path):
             return False
         if module.__name__ not in cloudpickle.list_registry_pickle_by_value():
             cloudpickle.register_pickle_by_value(module)
@@ -146,16 +147,22 @@ class _Pickler(cloudpickle.Pickler):
 
 
 def search_path() -> list[str]:
-    """Returns where `import` looks for modules, whatever the current folder is elsewhere."""
+    """Returns where `import` looks for modules, wherever the current folder is afterwards."""
     return [_absolute(entry) for entry in sys.path if isinstance(entry, str)]  # As `import` does.
 
 
 def _absolute(entry: str) -> str:
-    # The empty one is the current folder. Others that are relative stay what they were when a
-    # module was first looked for there. Those that are no folder or file are an import hook's.
+    """Returns where a folder of the search path is; what is none, such as an archive, as it is."""
+    if os.path.isabs(entry):
+        return entry
     finder = sys.path_importer_cache.get(entry) if entry else None
-    place = finder.path if isinstance(finder, importlib.machinery.FileFinder) else entry
-    return os.path.abspath(place) if not place or os.path.exists(place) else entry
+    if isinstance(finder, importlib.machinery.FileFinder):
+        return finder.path  # Where it was when a module was first looked for there.
+    try:
+        place = os.path.join(os.getcwd(), entry) if entry else os.getcwd()
+    except FileNotFoundError:  # The current folder is gone.
+        return entry
+    return place if os.path.isdir(place) else entry
 
 
 def _by_name_again(module: types.ModuleType) -> None:

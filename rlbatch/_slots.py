@@ -289,13 +289,21 @@ class SlotWriter:
             self._check_values(part, rows, values, n_running)
             self._checked[part.name] = forms
         if running is not None:
-            self._put(part, t, running, values)
+            self._put(part, t, running, rows, values)
         elif rows:
             torch._foreach_copy_(rows, values)
 
-    def _put(self, part: _Part, t: int, running: torch.Tensor, values: list[torch.Tensor]) -> None:
+    def _put(
+        self,
+        part: _Part,
+        t: int,
+        running: torch.Tensor,
+        rows: list[torch.Tensor],
+        values: list[torch.Tensor],
+    ) -> None:
         """Writes to some of the rows; as arrays on a CPU, where PyTorch copies by the element."""
-        rows, arrays = self._rows(t)[part.place], self._arrays(t)[part.place]
+        is_kept = t < _MOST_KEPT
+        arrays = self._arrays(t)[part.place] if is_kept else [_array(row) for row in rows]
         places = running.numpy() if self.lengths.is_cpu else None
         for row, array, value in zip(rows, arrays, values, strict=True):
             if array is None:

@@ -332,7 +332,8 @@ class RL_Batcher:
         Args:
             blocking: Wait for it; otherwise return `(None, None)` if it is not complete.
             timeout: How long to wait, in seconds; None for the batcher's. To look now and then,
-                use `blocking=False`: after a timeout, to collect the stacks of workers takes time.
+                use `blocking=False`: a timeout first collects the stacks of the workers, which
+                takes time.
             copy: Return memory that the caller owns. False returns views that the next `execute`
                 writes over, and copies only where some environments did not run.
 

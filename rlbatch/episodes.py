@@ -40,8 +40,8 @@ def acquire_episodes(
         env_info: See `RL_Batcher.reset`. Environments that do not reset themselves are reset as
             often as needed, each time with the same infos: with a seed among them, every time to
             the same episode.
-        keys: What to keep of each step, for a replay what the agent looks at too; None for
-            everything. The result has N times as many steps as the longest episode.
+        keys: What to keep of each step; None for everything. A replay also needs what the agent
+            looks at. The result has N times as many steps as the longest episode.
         max_length: Of an episode, in steps; None for any, where the environment has a limit itself.
 
     Returns:

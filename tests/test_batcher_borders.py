@@ -520,6 +520,20 @@ def test_views_are_kept_for_some_steps_only(monkeypatch):
             assert len(slots._direct_at) in (0, 2)  # The first step came before the slots.
 
 
+def test_steps_whose_views_are_not_kept_are_stored_where_episodes_end_in_turn(monkeypatch):
+    monkeypatch.setattr("rlbatch._slots._MOST_KEPT", 2)
+
+    def create_env(seed):
+        return CountingEnv([1, 5])
+
+    with RL_Batcher(5, CountingAgent, {}, create_env, {}, 0, seeds=0) as batcher:
+        assert acquire(batcher)[0].trajectories["observation/frame"][1, :, 2].tolist() == [
+            *range(5)
+        ]
+        slots = batcher._crew.workers[0]._worker._slots
+        assert (len(slots._rows_at), len(slots._arrays_at)) == (2, 1)
+
+
 def test_an_agent_is_closed_though_its_environments_fail_to():
     closed = []
 

@@ -458,10 +458,30 @@ def test_a_module_of_the_current_folder_is_found_after_a_move(tmp_path, entry):
     assert (found.stdout, found.returncode) == ("1\n1\n", 0), found.stderr
 
 
-def test_entries_of_import_hooks_stay_as_they_are(tmp_path, monkeypatch):
+def test_entries_that_are_no_relative_folders_stay_as_they_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", ["", "__editable__.hook", "/nowhere", str(ROOT)])
-    assert search_path() == [str(tmp_path), "__editable__.hook", "/nowhere", str(ROOT)]
+    (tmp_path / "folder").mkdir()
+    kept = ["__editable__.hook", "archive.zip", f"{tmp_path}/link/..", ROOT]
+    monkeypatch.setattr(sys, "path", ["", "folder", "folder/..", Path("folder"), *kept])
+    here = str(tmp_path)
+    assert search_path() == [here, f"{here}/folder", f"{here}/folder/..", *kept]
+
+
+def test_a_current_folder_that_is_gone_is_left_out(tmp_path, monkeypatch):
+    class Updated(CountingAgent):
+        def update(self, info):
+            pass
+
+    with make_batcher(1, create_agent=Updated) as batcher:
+        gone = tmp_path / "gone"
+        gone.mkdir()
+        monkeypatch.chdir(gone)
+        monkeypatch.setattr(sys, "path", ["", "folder", *sys.path])
+        gone.rmdir()
+        assert search_path() == sys.path
+        batcher.update({"a": 1})
+        monkeypatch.chdir(ROOT)
+        assert acquire(batcher)[0].info["policy_version"].tolist() == [1] * batcher.n_elems()
 
 
 def test_modules_that_are_found_are_not_sent_along():

@@ -12,7 +12,7 @@ import torch
 
 from rlbatch.devices import as_device
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.base import Observation, VecEnv
+from rlbatch.envs.base import Observation, VecEnv, checked_env_info
 from rlbatch.errors import CallOrderError, EnvContractError
 
 _DTYPES = {
@@ -52,9 +52,9 @@ class Walk:
         env_info: DictTensor | None,
     ):
         self.env, self.sample_action = env, sample_action
-        self.env_info = DictTensor() if env_info is None else env_info
         self.device, self.n_envs = as_device(env.device), env.n_envs()
         expect(self.n_envs > 0, "n_envs is at least 1", self.n_envs)
+        self.env_info = checked_env_info(env_info, self.n_envs)
         self.everyone = torch.arange(self.n_envs, device="cpu")
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
@@ -73,7 +73,8 @@ class Walk:
 
     def reset(self, env_info: DictTensor | None) -> None:
         """Resets, checks what comes, and starts to follow the episodes from there."""
-        (first,) = self.take([self.env.reset(env_info)], "reset")
+        given = None if env_info is None else env_info.clone()  # It may write there.
+        (first,) = self.take([self.env.reset(given)], "reset")
         expect_equal(first.numbers, self.everyone, "reset: all environments run, in order")
         self.current = first
         self.length = torch.zeros(self.n_envs, dtype=torch.int64, device="cpu")

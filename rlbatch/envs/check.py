@@ -13,7 +13,7 @@ import torch
 from rlbatch._checks import check_integer
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._walk import Walk, WalkInto, different_keys, expect_equal
-from rlbatch.envs.base import VecEnv, steps_into
+from rlbatch.envs.base import VecEnv, checked_env_info, steps_into
 from rlbatch.errors import EnvContractError
 
 logger = logging.getLogger(__name__)
@@ -63,16 +63,19 @@ def check_env(
         n_steps: How many times to step it. Take enough for an episode to end.
         sample_action: Given a number of environments, returns an action for each, on any device.
             None draws them from `env.action_space`, the same ones in every check.
-        env_info: For every reset, [n_envs, ...], where the environment needs one; `seed` is added
-            to it where resets are compared. None resets without.
+        env_info: For every reset, [n_envs, ...], where the environment needs one; without a
+            `seed`, which is added where resets are compared. None resets without any.
 
     Returns:
         What was seen. A warning is logged if no episode ended.
 
     Raises:
         EnvContractError: A clause is broken; the message names it.
-        TypeError: It is not a `VecEnv`, or `sample_action` does not return a `DictTensor`.
-        ValueError: There is neither `sample_action` nor an action space; or `n_steps` is below 1.
+        TypeError: It is not a `VecEnv`, `env_info` is not a `DictTensor`, or `sample_action` does
+            not return one.
+        ShapeError: `env_info` has not `n_envs` rows.
+        ValueError: There is neither `sample_action` nor an action space, `n_steps` is below 1, or
+            `env_info` holds a `seed`.
 
     Example:
         >>> import gymnasium
@@ -84,6 +87,8 @@ def check_env(
     if not isinstance(env, VecEnv):
         raise TypeError(f"env: expected a VecEnv, got {env!r}")
     check_integer("n_steps", n_steps, 1)
+    if "seed" in checked_env_info(env_info, env.n_envs()):
+        raise ValueError("env_info: expected one without a seed, which is added here, got one with")
     sample = sample_action or _sampler(env.action_space)
 
     def begin(kind: type[Walk]) -> Walk:

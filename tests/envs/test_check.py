@@ -15,7 +15,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, VecEnv, check_env
 from rlbatch.envs.atari import AtariEnv
-from rlbatch.errors import EnvContractError
+from rlbatch.errors import EnvContractError, ShapeError
 from tests.helpers import BACKENDS, CountingEnv, CountingGym, FailingGym, NestedGym, gym_env
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -1010,6 +1010,31 @@ def test_an_environment_that_needs_an_info_is_given_it_in_every_reset(autoreset)
     assert env.told.count(["option", "seed"]) == 2
     assert len(env.told) > 5
     assert set(map(tuple, env.told)) == {("option",), ("option", "seed")}
+
+
+@pytest.mark.parametrize(
+    ("env_info", "error", "message"),
+    [
+        ({"option": 1}, TypeError, "env_info: expected a DictTensor or None, got {'option': 1}"),
+        (DictTensor({"option": torch.tensor([3])}), ShapeError, "env_info: expected 2 rows, got 1"),
+        (DictTensor({"seed": torch.tensor([3, 4])}), ValueError, "env_info: .* without a seed"),
+    ],
+)
+def test_a_wrong_info_is_refused_before_the_walk(env_info, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        check_env(CountingEnv([2, 3]), env_info=env_info)
+
+
+def test_an_environment_may_write_into_its_info():
+    class Writes(Needs):
+        def reset(self, env_info=None):
+            pair = super().reset(env_info)
+            env_info["option"].zero_()
+            return pair
+
+    env_info = DictTensor({"option": torch.tensor([3, 4])})
+    check_env(Writes([2, 3]), 9, env_info=env_info)
+    assert env_info["option"].tolist() == [3, 4]
 
 
 class Glides(GymEnvInf):

@@ -104,7 +104,7 @@ class Batch:
 
     def write_headers(self, ids: list[int], states: torch.Tensor) -> None:
         """Writes the headers of states [n, n_bytes] uint8, of whose bytes they tell."""
-        headers = torch.stack([self._owners(ids), _checksums(states[:, HEADER_BYTES:])], dim=1)
+        headers = torch.stack([self._owners(ids), checksums(states[:, HEADER_BYTES:])], dim=1)
         states[:, :HEADER_BYTES] = headers.view(torch.uint8)
 
     def _bodies(
@@ -125,8 +125,8 @@ class Batch:
         states = states.to(self.device).reshape(-1).view(expected)
         bodies = states[:, HEADER_BYTES:]
         headers = states[:, :HEADER_BYTES].clone(memory_format=torch.contiguous_format)
-        owners, checksums = headers.view(torch.int64).T
-        is_own, is_whole = owners == self._owners(ids), checksums == _checksums(bodies)
+        owners, sums = headers.view(torch.int64).T
+        is_own, is_whole = owners == self._owners(ids), sums == checksums(bodies)
         for number, own, whole in zip(ids, is_own.tolist(), is_whole.tolist(), strict=True):
             if not own:
                 raise ValueError(
@@ -155,7 +155,7 @@ def _owner(game: Game, actions: tuple[int, ...], settings: Settings) -> int:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little", signed=True)
 
 
-def _checksums(bodies: torch.Tensor) -> torch.Tensor:
+def checksums(bodies: torch.Tensor) -> torch.Tensor:
     """Returns a checksum of each row of [n, n_bytes] uint8, as int64; the same on every device.
 
     It is the sum of 32-bit words, each times an odd number of its own, modulo 2^64. So no change of
@@ -165,11 +165,16 @@ def _checksums(bodies: torch.Tensor) -> torch.Tensor:
         return torch.zeros(len(bodies), dtype=torch.int64, device=bodies.device)
     if bodies.shape[1] % 4 or bodies.storage_offset() % 4:
         bodies = torch.nn.functional.pad(bodies, (0, -bodies.shape[1] % 4))
-    n_words = bodies.shape[1] // 4
     if bodies.is_cpu:  # PyTorch takes memory for all products, and threads that wait for others.
         words = bodies.numpy().view(np.int32)
-        return torch.from_numpy(np.einsum("rw,w->r", words, 2 * np.arange(n_words) + 1) * _ODD)
-    factors = (2 * torch.arange(n_words, device=bodies.device) + 1) * _ODD
+        odd = 2 * np.arange(words.shape[1]) + 1
+        return torch.from_numpy(np.einsum("rw,w->r", words, odd) * _ODD)
+    return checksums_anywhere(bodies)
+
+
+def checksums_anywhere(bodies: torch.Tensor) -> torch.Tensor:
+    """Returns the same of rows of whole words, on any device."""
+    factors = (2 * torch.arange(bodies.shape[1] // 4, device=bodies.device) + 1) * _ODD
     parts = bodies.split(max(1, _CHECKED_AT_ONCE // bodies.shape[1]))
     return torch.cat([(part.view(torch.int32) * factors).sum(1) for part in parts])
 

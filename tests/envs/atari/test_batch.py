@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from rlbatch.envs.atari import GAMES, AtariEnv, find_game
+from rlbatch.envs.atari._batch import checksums, checksums_anywhere
 from rlbatch.envs.atari._options import Settings, native_options
 from rlbatch.errors import CallOrderError
 from tests.helpers import actions
@@ -64,6 +65,19 @@ def test_states_know_how_many_games_can_be_chosen():
     one, _ = made("pong")
     with pytest.raises(ValueError, match="states: expected one of pong"):
         one.set_state(several.get_state([0]), [0])
+
+
+@pytest.mark.parametrize("n_bytes", [4, 20, 22, 40_000])
+def test_checksums_are_the_same_on_every_device(n_bytes):
+    numbers = np.random.default_rng(0).integers(0, 256, (3, 16 + n_bytes), dtype=np.uint8)
+    rows = torch.from_numpy(numbers)[:, 16:]
+    whole = torch.nn.functional.pad(rows, (0, -n_bytes % 4))
+    odd = 0x9E3779B97F4A7C15
+    words = [np.frombuffer(row.numpy().tobytes(), "<i4").tolist() for row in whole]
+    expected = [sum(w * (2 * k + 1) * odd for k, w in enumerate(row)) % 2**64 for row in words]
+    found = checksums(rows)
+    assert [number % 2**64 for number in found.tolist()] == expected
+    assert torch.equal(found, checksums_anywhere(whole))
 
 
 def test_the_default_mode_is_the_first_one():
