@@ -211,7 +211,8 @@ class SlotWriter:
         self._rows_at: dict[int, list[torch.Tensor]] = {}
         self._arrays_at: dict[int, list[np.ndarray | None]] = {}
         self._direct_at: dict[int, tuple[Arrays, Arrays, DictTensor]] = {}
-        self._checked: dict[str, Any] = {}  # What was written last: how many rows, of which form.
+        # By part: how many rows were written last, and their forms.
+        self._checked: dict[str, tuple[int, list]] = {}
         n, n_actions = len(layout.observation), len(layout.action)
         self._observation = _Part("observation", layout.observation.keys(), slice(0, n))
         self._action = _Part("action", layout.action.keys(), slice(n, n + n_actions))
@@ -303,7 +304,9 @@ class SlotWriter:
     ) -> None:
         """Writes to some of the rows; as arrays on a CPU, where PyTorch copies by the element."""
         is_kept = t < _MOST_KEPT
-        arrays = self._arrays(t)[part.place] if is_kept else [_array(row) for row in rows]
+        arrays = (
+            self._row_arrays(t)[part.place] if is_kept else [_array_or_none(row) for row in rows]
+        )
         places = running.numpy() if self.lengths.is_cpu else None
         for row, array, value in zip(rows, arrays, values, strict=True):
             if array is None:
@@ -351,11 +354,11 @@ class SlotWriter:
     def _make_rows(self, t: int) -> list[torch.Tensor]:
         return [tensor[:, t] for tensor in self.steps.values()]
 
-    def _arrays(self, t: int) -> list[np.ndarray | None]:
-        return self._kept(self._arrays_at, t, self._make_arrays)
+    def _row_arrays(self, t: int) -> list[np.ndarray | None]:
+        return self._kept(self._arrays_at, t, self._make_row_arrays)
 
-    def _make_arrays(self, t: int) -> list[np.ndarray | None]:
-        return [_array(row) for row in self._rows(t)]
+    def _make_row_arrays(self, t: int) -> list[np.ndarray | None]:
+        return [_array_or_none(row) for row in self._rows(t)]
 
     def _kept(self, kept: dict[int, Any], t: int, make: Callable[[int], Any]) -> Any:
         """Returns the views of a step, mostly made once: that costs more than writing them."""
@@ -378,7 +381,7 @@ class SlotWriter:
         return TemporalDictTensor.unchecked(past, torch.full((n,), t, device=self.lengths.device))
 
 
-def _array(tensor: torch.Tensor) -> np.ndarray | None:
+def _array_or_none(tensor: torch.Tensor) -> np.ndarray | None:
     """Returns the same memory; None on a GPU, or where NumPy has no such dtype."""
     if not tensor.is_cpu:
         return None

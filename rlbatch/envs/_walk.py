@@ -12,7 +12,7 @@ import torch
 
 from rlbatch.devices import as_device
 from rlbatch.dicttensor import DictTensor
-from rlbatch.envs.base import Observation, VecEnv, checked_env_info
+from rlbatch.envs.base import Observation, VecEnv
 from rlbatch.errors import CallOrderError, EnvContractError
 
 _DTYPES = {
@@ -42,7 +42,7 @@ class Walk:
     Args:
         env: The environment.
         sample_action: Given a number of environments, returns an action for each.
-        env_info: Given to every reset; None for nothing.
+        env_info: Given to every reset, [n_envs, ...]; None for nothing.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Walk:
         self.env, self.sample_action = env, sample_action
         self.device, self.n_envs = as_device(env.device), env.n_envs()
         expect(self.n_envs > 0, "n_envs is at least 1", self.n_envs)
-        self.env_info = checked_env_info(env_info, self.n_envs)
+        self.env_info = DictTensor() if env_info is None else env_info
         self.everyone = torch.arange(self.n_envs, device="cpu")
         self.specs: dict[str, Any] | None = None
         self.n_terminated = self.n_truncated = 0
