@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, ValuesView
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -36,6 +37,7 @@ class NamedTensors:
     __slots__ = ("variables",)
     variables: dict[str, torch.Tensor]
     _n_common: ClassVar[int]  # How many leading dimensions all tensors share.
+    _takes_more: ClassVar[str] = ""  # What else is taken otherwise than by brackets.
 
     def keys(self) -> KeysView[str]:
         """Returns the keys, in the order in which they were added."""
@@ -67,17 +69,23 @@ class NamedTensors:
         try:
             return self.variables[key]
         except (KeyError, TypeError):  # The latter of what has no hash, such as a list.
-            hint = ""
-            if not isinstance(key, str):
-                hint = "; rows are taken by `slice` and `index`, several keys by `get`"
-            elif not self.variables:
-                hint = (
-                    "; is it an agent_info or a state that was not given, or an observation that "
-                    "was not kept?"
-                )
-            raise KeyMismatchError(
-                f"key: expected one of {list(self)}, got {key!r}{hint}"
-            ) from None
+            raise KeyMismatchError(self._no_such(key)) from None
+
+    def _no_such(self, key: Any) -> str:
+        if not isinstance(key, str):
+            return (
+                f"key: expected a string, got {type(key).__name__}; rows are taken by `slice` and "
+                f"`index`, {self._takes_more}several keys by `get`"
+            )
+        hint = ""
+        if not self.variables:
+            hint = (
+                "; is it an agent_info or a state that was not given, or an observation that was "
+                "not kept?"
+            )
+        elif close := difflib.get_close_matches(key, self):
+            hint = f"; closest: {', '.join(close)}"
+        return f"key: expected one of {list(self)}, got {key!r}{hint}"
 
     def empty(self) -> bool:
         """Returns whether there are no keys."""
@@ -128,6 +136,12 @@ class NamedTensors:
 
         The tensors are the same objects. Keys that do not start with it are left out.
 
+        Args:
+            prefix: With the slash at its end, where it names a folder.
+
+        Raises:
+            KeyMismatchError: A key would begin with a slash, or be empty.
+
         Example:
             >>> from rlbatch import DictTensor
             >>> step = DictTensor({"observation/frame": torch.zeros(2, 4)})
@@ -135,7 +149,14 @@ class NamedTensors:
             ['frame']
         """
         size = len(prefix)
-        return self._with({key[size:]: v for key, v in self.items() if key.startswith(prefix)})
+        rest = {key[size:]: v for key, v in self.items() if key.startswith(prefix)}
+        for key in rest:
+            if prefix and (not key or key.startswith("/")):
+                raise KeyMismatchError(
+                    f"prefix: expected one after which a name is left, such as 'observation/', got "
+                    f"{prefix!r} of the key {prefix + key!r}"
+                )
+        return self._with(rest)
 
     def clone(self) -> Self:
         """Returns a copy of every tensor."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 
 import torch
@@ -11,6 +12,11 @@ from rlbatch._memory import check_free_memory
 from rlbatch._rows import put_rows, take_rows
 from rlbatch.batcher import RL_Batcher
 from rlbatch.dicttensor import DictTensor, TemporalDictTensor, Trajectories
+
+_log = logging.getLogger(__name__)
+
+# Steps of one episode from which on it is logged; a game of Atari is cut after 27,000.
+_LONG = 50_000
 
 
 def acquire_episodes(
@@ -108,6 +114,8 @@ def _play(
         episodes.add(trajectories)
         if max_length is not None:
             episodes.check_lengths(max_length)
+        else:
+            episodes.warn_of_long()
 
 
 class _Episodes:
@@ -132,6 +140,7 @@ class _Episodes:
         self._first = self._n_wanted.cumsum(0) - self._n_wanted
         self._env_id = env_id.repeat_interleave(self._n_wanted)
         self._lengths = torch.zeros_like(self._env_id)
+        self._has_warned = False
         # Steps [K, ...] with the episode [K] of each; infos [M, ...] with the episode [M] of each.
         self._steps: list[tuple[torch.Tensor, dict[str, torch.Tensor]]] = []
         self._infos: list[tuple[torch.Tensor, DictTensor]] = []
@@ -151,6 +160,18 @@ class _Episodes:
             raise ValueError(
                 f"max_length: expected episodes of at most {max_length} steps, got one of "
                 f"{int(self._lengths[longest])} or more in environment {int(self._env_id[longest])}"
+            )
+
+    def warn_of_long(self) -> None:
+        """Logs, once, that an episode may have no end."""
+        longest = int(self._lengths.argmax())
+        if not self._has_warned and self._lengths[longest] > _LONG:
+            self._has_warned = True
+            _log.warning(
+                "acquire_episodes: environment %d has played %d steps of one episode, which is "
+                "waited for; if it does not end, give max_length, or the environment a time limit",
+                int(self._env_id[longest]),
+                int(self._lengths[longest]),
             )
 
     def add(self, trajectories: Trajectories) -> None:

@@ -119,8 +119,13 @@ def _check(before: torch.Tensor, frames: torch.Tensor, initial_state: torch.Tens
         before.dim() < 2
         or before.shape[:1] + before.shape[2:] != frames.shape[:1] + frames.shape[2:]
     ):
-        expected = ("B", "k - 1", *frames.shape[2:])
-        raise ShapeError(f"frames before: expected {expected}, got {tuple(before.shape)}")
+        frame = tuple(frames.shape[2:])
+        is_stack = frame == (1, *before.shape[2:])
+        hint = "; is the frame still in a stack of one, with stack_num=1?" if is_stack else ""
+        raise ShapeError(
+            f"frames before: expected {('B', 'k - 1', *frame)}, as a frame is {frame}, got "
+            f"{tuple(before.shape)}{hint}"
+        )
     check_device("frames before", before, frames.device)
     check_device("initial_state", initial_state, frames.device)
     check_dtype("frames before", before, frames.dtype)

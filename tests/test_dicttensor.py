@@ -148,14 +148,23 @@ def test_specs_give_size_and_dtype_of_one_row_or_step():
 @pytest.mark.parametrize("kind", NAMED)
 def test_missing_key_error_lists_those_there_are(kind):
     there = r"key: expected one of \['obs/frame', 'obs/reward', 'done'\], got "
-    with pytest.raises(KeyMismatchError, match=f"^{there}'frame'$"):
+    with pytest.raises(KeyMismatchError, match=f"^{there}'frame'; closest: obs/frame$"):
         make(kind)["frame"]
+    with pytest.raises(KeyMismatchError, match=f"^{there}'lives'$"):
+        make(kind)["lives"]
     with pytest.raises(KeyError):  # By its ordinary name.
         make(kind).get(["done", "frame"])
     with pytest.raises(KeyMismatchError, match=r"one of \[\], got 'frame'; is it an agent_info or"):
         make(kind).get([])["frame"]
-    with pytest.raises(KeyMismatchError, match=f"^{there}slice.*; rows are taken by"):
-        make(kind)[0:1]
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_brackets_take_no_rows_and_no_steps(kind):
+    steps = "steps by `temporal_slice`" if kind is TemporalDictTensor else "several keys by `get`"
+    for index in (slice(0, 1), 0, torch.ones(B, T, dtype=torch.bool), ["done"]):
+        expected = f"^key: expected a string, got {type(index).__name__}; rows are .*, {steps}"
+        with pytest.raises(KeyMismatchError, match=expected):
+            make(kind)[index]
 
 
 @pytest.mark.parametrize("kind", NAMED)
@@ -177,6 +186,11 @@ def test_prepended_keys_are_truncated_again(kind, device):
     assert rows_in(prepended.truncate_key("_")) == rows_in(container)
     assert list(container.truncate_key("obs/")) == ["frame", "reward"]
     assert list(container.truncate_key("action/")) == []
+    assert list(container.truncate_key("")) == list(container)
+    for prefix, key in {"obs": "obs/frame", "done": "done"}.items():
+        expected = f"^prefix: expected .*, got '{prefix}' of the key '{key}'"
+        with pytest.raises(KeyMismatchError, match=expected):
+            container.truncate_key(prefix)
 
 
 @pytest.mark.parametrize("kind", KINDS)

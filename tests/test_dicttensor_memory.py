@@ -50,6 +50,7 @@ METHODS = {
             lambda d: d.temporal_multi_index(torch.tensor([0, 2, 1, 1], device=d.device())),
         ),
         "masked_temporal_index": (COPY, lambda d: d.masked_temporal_index(0)[0]),
+        "masked_select": (COPY, lambda d: d.masked_select()),
         "expand": (COPY, lambda d: d.expand(B + 2)),
         "expand, by nothing": (COPY, lambda d: d.expand(B)),
     },

@@ -189,6 +189,42 @@ def test_masked_temporal_index_takes_the_rows_that_are_long_enough(device):
         assert step["a"].tolist() == [content[row][t] for row in expected]
 
 
+def test_masked_select_takes_the_steps_row_after_row(device):
+    container = temporal(device)
+    is_step = container.mask(torch.bool)
+    rows = [container["a"][row, :length] for row, length in enumerate(LENGTHS)]
+    assert torch.equal(container.masked_select()["a"], torch.cat(rows))
+    chosen = is_step & (container["a"][:, :, 0] % 4 == 0)
+    assert 0 < chosen.sum() < is_step.sum()
+    for one in (container, container.index(list(range(len(LENGTHS))))):
+        assert torch.equal(one.masked_select(chosen)["a"], one["a"][chosen])
+    time_first = container["a"].transpose(0, 1).contiguous().transpose(0, 1)  # As slots are stored.
+    stored = TemporalDictTensor({"a": time_first}, container.lengths)
+    assert torch.equal(stored.masked_select(chosen)["a"], container["a"][chosen])
+    nothing = container.masked_select(torch.zeros_like(is_step))
+    assert nothing["a"].shape == (0, 2)
+    assert container.get([]).masked_select().empty()
+
+
+def test_masked_select_refuses_what_is_no_mask():
+    container = temporal()
+    for mask, error, message in [
+        ([True], TypeError, "expected a tensor, got list"),
+        (torch.ones(len(LENGTHS), dtype=torch.bool), ShapeError, "expected shape"),
+        (container.mask(), DtypeMismatchError, "expected torch.bool, got torch.float32"),
+        (container.mask(torch.bool).to("meta"), DeviceMismatchError, "on cpu, got one on meta"),
+    ]:
+        with pytest.raises(error, match=f"^mask: .*{message}"):
+            container.masked_select(mask)
+
+
+def test_masked_select_keeps_the_gradient():
+    value = torch.ones(2, 3, requires_grad=True)
+    steps = TemporalDictTensor({"value": value}, torch.tensor([3, 1]))
+    steps.masked_select()["value"].sum().backward()
+    assert torch.equal(value.grad, steps.mask())
+
+
 def test_masked_temporal_index_refuses_what_no_row_reaches():
     with pytest.raises(IndexError, match="^index_t: expected an integer >= 0, got -1$"):
         temporal().masked_temporal_index(-1)

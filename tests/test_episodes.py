@@ -20,6 +20,7 @@ from rlbatch import (
     masked_dicttensor,
     replay_agent,
 )
+from rlbatch import episodes as episodes_module
 from rlbatch.envs import GymEnv, GymEnvInf
 from tests.batchers import LENGTHS, Napper, assert_equal, make_batcher
 from tests.helpers import CountingEnv, CountingGym, gym_env
@@ -281,6 +282,17 @@ def test_an_episode_that_is_too_long_is_not_waited_for():
     with make_batcher(0, create_env=lambda seed: Endless([100]), env_args={}) as batcher:
         with pytest.raises(ValueError, match="episodes of at most 9 steps, got one of 12 or more"):
             acquire_episodes(batcher, 1, max_length=9)
+
+
+def test_an_episode_that_may_have_no_end_is_logged_once(monkeypatch, caplog):
+    monkeypatch.setattr(episodes_module, "_LONG", 20)
+    with make_batcher(0, [2, 30, 3], autoreset=True) as batcher:
+        acquire_episodes(batcher, 3, max_length=30)
+        assert not caplog.messages
+        acquire_episodes(batcher, 3)
+    (message,) = caplog.messages
+    assert "environment 1 has played" in message
+    assert "steps of one episode" in message
 
 
 def test_mistakes_are_named():

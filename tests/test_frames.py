@@ -100,6 +100,18 @@ def test_shapes_that_do_not_fit():
         push_frame(torch.zeros(2, 3, 4), torch.zeros(2, 4), begins[0, :3])
 
 
+def test_a_frame_in_a_stack_of_one_is_suspected():
+    expected = (
+        r"^frames before: expected \('B', 'k - 1', 1, 4\), as a frame is \(1, 4\), got \(2, 3, 4\)"
+        "; is the frame still in a stack of one"
+    )
+    with pytest.raises(ShapeError, match=expected):
+        push_frame(torch.zeros(2, 3, 4), torch.zeros(2, 1, 4), torch.tensor([True, False]))
+    with pytest.raises(ShapeError, match=expected):
+        begins = torch.zeros(2, 5, dtype=torch.bool)
+        stack_frames(torch.zeros(2, 5, 1, 4), begins, torch.zeros(2, 3, 4))
+
+
 def test_frames_before_without_a_time_are_refused():
     with pytest.raises(ShapeError, match="frames before: expected"):
         push_frame(torch.zeros(2), torch.zeros(2), torch.tensor([True, False]))

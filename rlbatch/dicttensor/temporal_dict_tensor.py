@@ -14,6 +14,7 @@ from rlbatch._checks import (
     check_dtype,
     check_fits,
     check_is,
+    check_is_tensor,
     check_lengths,
     check_not_expanded,
     check_shape,
@@ -53,6 +54,7 @@ class TemporalDictTensor(NamedTensors):
     __slots__ = ("lengths",)
     lengths: torch.Tensor
     _n_common = 2
+    _takes_more = "steps by `temporal_slice`, `temporal_index` and `masked_select`, "
 
     def __init__(self, from_dict: Mapping[str, torch.Tensor], lengths: torch.Tensor | None = None):
         self.variables = dict(from_dict)
@@ -212,6 +214,40 @@ class TemporalDictTensor(NamedTensors):
             raise IndexError(f"index_t: expected an integer >= 0, got {index_t}")
         rows = (self.lengths > index_t).nonzero().squeeze(1)
         return self.temporal_index(index_t).index(rows), rows
+
+    def masked_select(self, mask: torch.Tensor | None = None) -> DictTensor:
+        """Returns the steps that a mask picks, row after row (a copy). Waits for the device.
+
+        Args:
+            mask: [B, T] bool; None for all steps that are no padding.
+
+        Returns:
+            [N, ...], where N is how many it picks.
+
+        Raises:
+            TypeError: It is not a tensor.
+            ShapeError: It is not [B, T].
+            DtypeMismatchError: It is not bool.
+            DeviceMismatchError: It is not on the device of the tensors.
+
+        Example:
+            >>> reward = torch.tensor([[1.0, 2.0, 3.0], [4.0, 0.0, 0.0]])
+            >>> steps = TemporalDictTensor({"reward": reward}, torch.tensor([3, 1]))
+            >>> steps.masked_select()["reward"]
+            tensor([1., 2., 3., 4.])
+            >>> steps.masked_select(steps["reward"] > 2)["reward"]
+            tensor([3., 4.])
+        """
+        if mask is None:
+            mask = self.mask(torch.bool)
+        check_is_tensor("mask", mask)
+        check_shape("mask", mask, (self.n_elems(), self.n_timesteps()))
+        check_dtype("mask", mask, torch.bool)
+        check_device("mask", mask, self.device())
+        places = mask.flatten().nonzero().squeeze(1)
+        return DictTensor.unchecked(
+            {key: take_rows(tensor.flatten(0, 1), places) for key, tensor in self.items()}
+        )
 
     @staticmethod
     def cat(tensors: Iterable[TemporalDictTensor]) -> TemporalDictTensor:

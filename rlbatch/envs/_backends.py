@@ -26,7 +26,7 @@ from gymnasium.wrappers.vector import NormalizeObservation
 
 from rlbatch.dicttensor import DictTensor
 from rlbatch.envs._values import FLAG, REWARD, cast, check, checked, part_of, stack, stack_numbers
-from rlbatch.envs.base import seeds_in
+from rlbatch.envs.base import VecEnv, seeds_in
 from rlbatch.envs.spaces import Leaf, action_leaves, assemble, observation_leaves
 from rlbatch.errors import EnvContractError, KeyMismatchError, add_environment_note
 from rlbatch.seeding import derived_seed, env_seeds
@@ -102,8 +102,10 @@ def backend(gym_env: Any, seed: int | Sequence[int] | None, plays_on: bool) -> B
     if isinstance(gym_env, VectorEnv):
         return Vector(gym_env, seed, plays_on)
     if not isinstance(gym_env, (list, tuple)):
+        hint = "; a VecEnv needs no wrapper" if isinstance(gym_env, VecEnv) else ""
         raise TypeError(
-            f"gym_env: expected a list of gymnasium environments or a VectorEnv, got {gym_env!r}"
+            "gym_env: expected a list of gymnasium environments or a VectorEnv, got "
+            f"{gym_env!r}{hint}"
         )
     if not gym_env:
         raise ValueError("gym_env: expected at least one environment, got an empty list")

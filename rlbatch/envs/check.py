@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 _N_RESETS = 10  # Of some environments.
 _ENOUGH = 5  # Ends of episodes, to suspect something of all of them.
 _N_COMPARED = 10  # Steps that are taken once more, with one seed.
+_N_SEEDS = 8  # In all of which the environments begin alike, if that is no accident.
 
 _Begin = Callable[[type[Walk]], Walk]  # Walks through the environment that is checked.
 
@@ -55,8 +56,9 @@ def check_env(
     from outside is not checked: whether a terminal observation is the true one, and what a step
     before the very first reset does. Logged as a warning is what is suspected: terminal
     observations that are each equal to what the next episode begins with, values outside the
-    bounds of `env.observation_space`, and first observations that differ though the seeds are the
-    same, in `seed` or in an `env_info`.
+    bounds of `env.observation_space`, first observations that differ though the seeds are the
+    same, in `seed` or in an `env_info`, and such as differ with the seed, but not between
+    environments.
 
     Args:
         env: The environment.
@@ -103,7 +105,7 @@ def check_env(
         walks.append(_check_step_into(begin, n_steps))
     if env.autoreset and callable(getattr(env, "reset_where", None)):
         walks.append(_check_reset_where(begin))
-    suspected = [*_suspected(walks, n_steps), *_unseeded(walk)]
+    suspected = [*_suspected(walks, n_steps), *_unseeded(walk), *_seeded_alike(walk)]
     for warning in suspected:
         logger.warning("check_env: %s", warning)
     return CheckReport(n_steps, walk.n_terminated, walk.n_truncated, tuple(suspected))
@@ -153,6 +155,34 @@ def _unseeded(walk: Walk) -> Iterator[str]:
             f"{', '.join(sorted(set().union(*differ.values())))} of first observations differed "
             f"with one seed ({'; '.join(differ)}); does all that is drawn come from it (in "
             "Gymnasium by super().reset(seed=seed)), nothing from before?"
+        )
+
+
+def _seeded_alike(walk: Walk) -> Iterator[str]:
+    """Looks for what seeds change, and changes in all environments alike."""
+    n_envs = walk.n_envs
+    if n_envs < 2 or not _has_seed(walk.env):
+        return
+    ways: dict[str, Callable[[int], int | list[int]]] = {
+        "one seed per environment": lambda k: list(range(k * n_envs, (k + 1) * n_envs)),
+        "an integer": lambda k: k,
+    }
+    suspected: dict[str, set[str]] = {}
+    for name, seeds in ways.items():
+        firsts = []
+        for k in (0, *reversed(range(_N_SEEDS))):
+            walk.begin(seeds(k))
+            firsts.append(walk.current.observation)
+        of_first = torch.zeros(n_envs, dtype=torch.int64, device="cpu")
+        drawn = set().union(*(different_keys(firsts[0], other) for other in firsts))
+        unlike = set().union(*(different_keys(one, one.index(of_first)) for one in firsts))
+        if keys := drawn - unlike - different_keys(firsts[0], firsts[-1]):
+            suspected[name] = keys
+    if suspected:
+        yield (
+            f"{', '.join(sorted(set().union(*suspected.values())))} of first observations "
+            f"depended on the seed, but was the same in all environments (with "
+            f"{' and with '.join(suspected)}); has each a seed of its own (see env_seeds)?"
         )
 
 

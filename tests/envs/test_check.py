@@ -1122,3 +1122,41 @@ def test_a_reset_of_all_or_of_none_is_tried(refused):
 
     with pytest.raises(ZeroDivisionError, match=refused):
         check_env(Refuses([CountingGym(length=4), CountingGym(length=5)], seed=0), 8)
+
+
+class DrawsTogether(TakesSeeds):
+    """Begins with numbers of which all environments draw the same, with some kinds of seeds."""
+
+    def __init__(self, together):
+        super().__init__(set(WAYS))
+        self.together = together
+
+    def take(self, seed, way):
+        self.way = way
+        super().take(seed, way)
+
+    def reset(self, env_info=None):
+        observation, running = super().reset(env_info)
+        if getattr(self, "way", None) in self.together:
+            self.drawn[:] = self.drawn[0]
+        return self.with_drawn(observation), running
+
+
+@pytest.mark.parametrize(
+    ("together", "ways"),
+    [
+        ({"integer"}, "with an integer"),
+        ({"several"}, "with one seed per environment"),
+        ({"integer", "several"}, "with one seed per environment and with an integer"),
+    ],
+    ids=["integer", "several", "both"],
+)
+def test_environments_that_draw_the_same_are_suspected(together, ways):
+    env = DrawsTogether(together)
+    (warning,) = check_env(env, 20).warnings
+    expected = "drawn of first observations depended on the seed, but was the same in all "
+    assert warning.startswith(f"{expected}environments ({ways});")
+    fresh = DrawsTogether(together)
+    fresh.seed(0)
+    fresh.reset()
+    assert torch.equal(env.reset()[0]["drawn"], fresh.reset()[0]["drawn"])
