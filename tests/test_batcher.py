@@ -415,6 +415,9 @@ def test_history_holds_the_slot_so_far_for_those_that_run():
         with make_batcher(0, [7, 5], autoreset, create_agent=Historian, n_timesteps=4) as batcher:
             steps = acquire(batcher)[0].trajectories
             assert steps["action/n_past"].tolist() == [[0, 1, 2, 3]] * 2
+    with make_batcher(0, [2, 5], create_agent=Historian, n_timesteps=4) as batcher:
+        steps = acquire(batcher)[0].trajectories
+        assert steps["action/n_past"].tolist() == [[0, 1, 0, 0], [0, 1, 2, 3]]  # With padding.
 
 
 def test_nested_observations_and_uint8_arrive_as_they_are():
@@ -549,19 +552,34 @@ def test_the_seed_of_an_agent_may_be_0():
         assert seeds == [0]
 
 
-def test_draws_of_environments_are_not_the_callers():
+@pytest.mark.parametrize(
+    ("seed", "draw"),
+    [
+        (np.random.seed, np.random.rand),
+        (random.seed, random.random),
+        (torch.manual_seed, lambda: float(torch.rand(()))),
+    ],
+    ids=["numpy", "random", "torch"],
+)
+def test_draws_of_environments_are_not_the_callers_nor_the_other_way_round(seed, draw):
     class Draws(CountingEnv):
         def step(self, action):
-            np.random.rand()
+            drawn.append(draw())
             return super().step(action)
 
-    np.random.seed(1)
-    expected = np.random.rand()
-    with make_batcher(0, create_env=lambda seed: Draws([4]), env_args={}) as batcher:
-        batcher.reset()
-        np.random.seed(1)
-        batcher.execute()
-        assert np.random.rand() == expected
+    runs = []
+    for callers in (1, 2):
+        drawn = []
+        with make_batcher(0, create_env=lambda seed: Draws([4]), env_args={}) as batcher:
+            batcher.reset()
+            seed(callers)
+            batcher.execute()
+            found = draw()
+        seed(callers)
+        assert draw() == found
+        runs.append(drawn)
+    assert runs[0] == runs[1]
+    assert len(set(runs[0])) > 1
 
 
 def test_normal_numbers_come_in_pairs_of_one_stream():

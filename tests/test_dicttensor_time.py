@@ -28,6 +28,8 @@ def test_lengths_default_to_all_steps(device):
 def test_lengths_are_those_of_a_container_that_has_some():
     container = temporal()
     assert TemporalDictTensor(container).lengths is container.lengths
+    others = torch.zeros_like(container.lengths)
+    assert TemporalDictTensor(container, others).lengths is others
 
 
 def test_a_container_with_lengths_is_no_dicttensor():

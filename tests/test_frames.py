@@ -107,8 +107,8 @@ def test_a_frame_in_a_stack_of_one_is_suspected():
     )
     with pytest.raises(ShapeError, match=expected):
         push_frame(torch.zeros(2, 3, 4), torch.zeros(2, 1, 4), torch.tensor([True, False]))
+    begins = torch.zeros(2, 5, dtype=torch.bool)
     with pytest.raises(ShapeError, match=expected):
-        begins = torch.zeros(2, 5, dtype=torch.bool)
         stack_frames(torch.zeros(2, 5, 1, 4), begins, torch.zeros(2, 3, 4))
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlbatch._memory import _address_space_left, free_memory, nameless_file
+from rlbatch._memory import _address_space_left, _meminfo_available, free_memory, nameless_file
 from rlbatch._pipe import as_message, new_pipe, received_message, send_message, without_sigpipe
 from tests.processes import at_most
 
@@ -41,12 +41,19 @@ def test_what_is_free_is_what_the_narrowest_limit_leaves(monkeypatch):
     names = ("_meminfo_available", "_cgroup_available", "_address_space_left")
     for narrow in names:
         for name in names:
-            n_bytes = 1000 if name == narrow else None
-            monkeypatch.setattr(f"rlbatch._memory.{name}", lambda n_bytes=n_bytes: n_bytes)
+            for others in (None, 2000):
+                n_bytes = 1000 if name == narrow else others
+                monkeypatch.setattr(f"rlbatch._memory.{name}", lambda n_bytes=n_bytes: n_bytes)
         assert free_memory() == 1000
     for name in names:
         monkeypatch.setattr(f"rlbatch._memory.{name}", lambda: None)
     assert free_memory() is None
+
+
+def test_memory_is_counted_in_bytes():
+    page = resource.getpagesize()
+    free, whole = (os.sysconf(f"SC_{name}PHYS_PAGES") * page for name in ("AV", ""))
+    assert free / 2 < _meminfo_available() <= whole
 
 
 def test_a_limit_of_addresses_leaves_what_is_not_taken():

@@ -303,6 +303,19 @@ def test_on_policy_vtrace_is_the_discounted_return():
     torch.testing.assert_close(result.pg_advantage, returns_of(rows) - value)
 
 
+def test_vtrace_clips_all_at_1_unless_told_otherwise():
+    one, never = torch.ones(1, 2), torch.zeros(1, 2, dtype=torch.bool)
+    rows = {"reward": one, "value_t": one, "value_tp1": 2 * one, "discount": 0.5}
+    rows |= {"terminated": never, "truncated": never}
+    rows |= {"target_log_prob": one, "behaviour_log_prob": -one}  # A ratio of e².
+    given = {"lambda_": 1.0, "rho_bar": 1.0, "c_bar": 1.0, "pg_rho_bar": 1.0}
+    for name in given:
+        other = vtrace(**rows, **{**given, name: 2.0 if "bar" in name else 0.5})
+        pairs = zip(other, vtrace(**rows), strict=True)
+        assert not all(torch.equal(one, default) for one, default in pairs), name
+    torch.testing.assert_close(vtrace(**rows), vtrace(**rows, **given))
+
+
 def test_vtrace_clips_an_overflowing_ratio():
     rows = random_rows(13, seed=3)
     rows["target_log_prob"] = rows["behaviour_log_prob"] + 1000.0

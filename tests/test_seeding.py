@@ -117,6 +117,14 @@ def test_what_is_no_integer_is_refused(seed):
         env_seeds(seed, 2)
 
 
+@pytest.mark.parametrize("seeds", [{1, 2}, {1: 0, 2: 0}], ids=["set", "dict"])
+def test_seeds_without_an_order_are_refused(seeds):
+    with pytest.raises(TypeError, match="^seed: expected an integer, got "):
+        env_seeds(seeds, 2)
+    with pytest.raises(TypeError, match="^seeds: expected an int or a list"):
+        process_seeds(seeds, 2)
+
+
 @pytest.mark.parametrize("n_seeds", [0, 1, 3, 5])
 def test_a_number_of_seeds_that_cannot_be_dealt_is_refused(n_seeds):
     with pytest.raises(ValueError, match=rf"^seeds: expected an int, 2 seeds .*, got {n_seeds}$"):

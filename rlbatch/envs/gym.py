@@ -96,7 +96,8 @@ class GymEnv(VecEnv):
         self._action_leaves = self._backend.action_leaves
         self._last_action_keys = ["last_" + key for key in self._action_leaves]
         self._running: Any = None  # int64 [B], from the first reset on.
-        self._return, self._length = np.zeros(0), np.zeros(0, np.int64)
+        self._return: np.ndarray  # Of the episodes that run, both from the first reset on.
+        self._length: np.ndarray
 
     def n_envs(self) -> int:
         """Returns the number of environments."""

@@ -270,6 +270,45 @@ def test_what_frames_are_centred_by_is_whole_and_follows_from_the_seed():
     assert not torch.equal(mean, other)
 
 
+class Blinking(AtariEnv):
+    """Shows 10 and 30 in turn, and 99 in all older frames of a stack."""
+
+    def step(self, action):
+        pair = super().step(action)
+        actions.extend(action["action"].tolist())
+        for observation, _ in pair:
+            observation["frame"][:] = 99
+            observation["frame"][:, -1] = 10 if len(actions) // 16 % 2 else 30
+        return pair
+
+
+actions: list[int] = []
+
+
+def test_frames_are_centred_and_scaled_by_the_newest_of_a_stack(monkeypatch):
+    monkeypatch.setattr(environments, "AtariEnv", Blinking)
+    actions.clear()
+    mean, scale = frame_statistics("pong", 0)
+    assert (mean == 20).all()
+    assert scale == 10
+    assert set(actions) == set(range(6))
+
+
+@pytest.mark.parametrize("shown", [0, 255])
+def test_frames_that_are_all_the_same_are_not_scaled(monkeypatch, shown):
+    class Still(AtariEnv):
+        def step(self, action):
+            pair = super().step(action)
+            for observation, _ in pair:
+                observation["frame"][:] = shown
+            return pair
+
+    monkeypatch.setattr(environments, "AtariEnv", Still)
+    mean, scale = frame_statistics("pong", 0)
+    assert (mean == shown).all()
+    assert scale == 1
+
+
 @pytest.mark.parametrize("algorithm", ["a2c", "dqn"])
 def test_an_agent_on_a_gpu_acts_without_the_host(algorithm, gpu, leave_alone):
     train = import_module(f"algos.{algorithm}.train")
@@ -429,6 +468,19 @@ class Counting(Constant):
 def test_an_agent_remembers_in_a_film(tmp_path):
     agent = Counting("cpu")
     assert record_episode(tmp_path / "one.gif", agent, "CartPole-v1", 0, False) == agent.n_steps > 1
+
+
+def test_the_seed_of_a_film_is_that_of_its_episode_and_of_its_agent(tmp_path):
+    class Seeded(Constant):
+        def initial_state(self, agent_info, B):
+            seeds.append(agent_info["seed"].tolist())
+            return super().initial_state(agent_info, B)
+
+    seeds, agent, path = [], Seeded("cpu"), tmp_path / "one.gif"
+    returns = [record_episode(path, agent, "CartPole-v1", seed, False) for seed in range(4)]
+    assert len(set(returns)) > 1
+    assert returns == [record_episode(path, agent, "CartPole-v1", k, False) for k in range(4)]
+    assert seeds == 2 * [[0], [1], [2], [3]]
 
 
 def test_a_film_ends_where_its_episode_does_not(tmp_path, monkeypatch):

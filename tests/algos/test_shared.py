@@ -10,6 +10,7 @@ import random
 import re
 import sys
 import threading
+import time
 import zipfile
 from functools import partial
 from importlib import import_module
@@ -314,6 +315,9 @@ def test_tensorboard_keeps_what_came_before_the_step_it_goes_on_from(tmp_path):
     with Log(tmp_path, total_steps=100) as log:
         for step in (10, 20, 30):
             log.write("training", step, 0.5, {"losses/policy": 0.0})
+    # TensorBoard reads files in the order of their names: by second, process, and a number of which
+    # the tenth comes before the ninth.
+    time.sleep(1 - time.time() % 1)
     with Log(tmp_path, total_steps=100, step=20) as log:
         log.write("training", 25, 0.5, {"losses/policy": 0.0})
     events = EventAccumulator(str(tmp_path))
@@ -409,6 +413,33 @@ def test_a_score_is_the_mean_over_complete_episodes(evaluation_timesteps):
     assert max(lengths) > 6, "no episode was longer than two turns"
     assert score == pytest.approx((np.mean(lengths), np.std(lengths), 30))
     assert other.mean == pytest.approx(np.mean(countdown_lengths(config, Episodes.EVALUATION, 5)))
+
+
+def test_the_episodes_of_an_evaluation_follow_from_the_seed_of_the_run():
+    config = countdown(seed=7)
+    with Evaluation(config, Constant) as evaluation:
+        score = evaluation.run({}, Episodes.EVALUATION, 4)
+    assert score.mean == pytest.approx(np.mean(countdown_lengths(config, Episodes.EVALUATION, 4)))
+    other = np.mean(countdown_lengths(countdown(), Episodes.EVALUATION, 4))
+    assert score.mean != pytest.approx(other)
+
+
+def test_a_look_at_an_evaluation_does_not_wait():
+    config = countdown(evaluation_processes=1)
+    with Evaluation(config, partial(Constant, wait_s=0.2)) as evaluation:
+        evaluation.start({}, Episodes.EVALUATION, 0)
+        start = time.perf_counter()
+        assert evaluation.poll() is None
+        looked = time.perf_counter() - start
+        evaluation.finish()
+        assert looked < (time.perf_counter() - start) / 4
+
+
+def test_a_closed_evaluation_has_no_batcher_any_more():
+    with Evaluation(countdown(), Constant) as evaluation:
+        pass
+    with pytest.raises(CallOrderError, match="closed"):
+        evaluation.start({}, Episodes.EVALUATION, 0)
 
 
 @pytest.mark.parametrize(
@@ -678,6 +709,12 @@ def test_frames_are_centred_and_scaled():
     torch.testing.assert_close(net(frame), plain(frame.float() / 255))
     net.normalize(mean, scale)
     torch.testing.assert_close(net(frame), plain((frame.float() - mean) / scale))
+
+
+def test_features_of_images_are_rectified():
+    frame = torch.randint(0, 256, (20, 4, 84, 84), dtype=torch.uint8)
+    features = NatureCNN((4, 84, 84), 16)(frame)
+    assert features.min() == 0 < features.max()
 
 
 # --- What all algorithms must do. ---

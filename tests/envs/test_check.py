@@ -1160,3 +1160,49 @@ def test_environments_that_draw_the_same_are_suspected(together, ways):
     fresh.seed(0)
     fresh.reset()
     assert torch.equal(env.reset()[0]["drawn"], fresh.reset()[0]["drawn"])
+
+
+def no_actions(n):
+    return DictTensor({"action": torch.zeros(n, dtype=torch.int64)})
+
+
+def test_a_key_that_is_gone_after_the_reset_is_named():
+    class Forgets(CountingEnv):
+        observation_space = None
+
+        def step(self, action):
+            pairs = super().step(action)
+            return [(after.get(key for key in after if key != "frame"), n) for after, n in pairs]
+
+    with pytest.raises(EnvContractError, match="missing .'frame'"):
+        check_env(Forgets([3, 4]), 3, no_actions)
+
+
+def test_what_is_sampled_beside_actions_is_not_observed():
+    def sample(n):
+        return no_actions(n) + DictTensor({"logits": torch.zeros(n)})
+
+    assert check_env(CountingEnv([3, 4]), 8, sample).n_terminated > 0
+
+
+def test_some_environments_are_reset_only_where_all_reset_themselves():
+    class Resets(CountingEnv):
+        def reset_where(self, chosen):
+            asked.append(chosen)
+            raise NotImplementedError
+
+    for autoreset, n_asked in ((False, 0), (True, 1)):
+        asked = []
+        check_env(Resets([3, 4], autoreset=autoreset), 8, no_actions)
+        assert len(asked) == n_asked
+
+
+def test_environments_are_reset_in_turn():
+    class Resets(GymEnvInf):
+        def reset_where(self, chosen):
+            asked.append(chosen.tolist())
+            return super().reset_where(chosen)
+
+    asked = []
+    check_env(Resets([CountingGym() for _ in range(3)], seed=0), 8)
+    assert asked[:4] == [[True] * 3, [False] * 3, [True, False, True], [False, True, False]]

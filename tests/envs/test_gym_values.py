@@ -229,6 +229,14 @@ def test_an_action_that_does_not_fit_is_refused_before_any_environment_steps(
     assert env.actions == []
 
 
+def test_an_action_of_which_a_part_is_missing_is_refused():
+    env = GymEnvInf([NestedGym()])
+    env.reset()
+    action = DictTensor({"PARTKEY": torch.zeros(1)})
+    with pytest.raises(KeyError, match=r"^action: expected the keys \['"):
+        env.step(action)
+
+
 def test_an_action_without_its_key_is_refused_and_other_keys_are_ignored():
     env = GymEnv([CountingGym()])
     env.reset()

@@ -339,6 +339,11 @@ def test_ram_can_be_changed():
     for each in (ale, console):
         each.setRAM(14, 20)
         assert each.getRAM()[14] == 20
+        for index in (0, 127):
+            before = int(each.getRAM()[index])
+            for value in (0, 255, before):
+                each.setRAM(index, value)
+                assert each.getRAM()[index] == value
     assert play(console, 100) == play(ale, 100)
     assert console.getRAMSize() == 128
     for index in (-1, 128):

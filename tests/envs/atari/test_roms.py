@@ -166,6 +166,9 @@ def test_an_unknown_rom_may_be_given_a_rule():
     assert open_rom(bytes(4096), rule="Pitfall2")[1].name == "pitfall2"
     assert open_rom(bytes(4096), rule="skiing")[1].n_legal_actions == 9
     assert open_rom(bytes(4096), rule="breakout")[1].difficulties == (0, 1)
+    for name in ("pong", "skiing"):
+        game = open_rom(bytes(4096), rule=name)[1]
+        assert game.minimal_actions == GAMES[name].minimal_actions
     with pytest.raises(ValueError, match="^game: expected one of the 104"):
         open_rom(bytes(4096), rule="chess_2000")
 

@@ -14,6 +14,7 @@ from gymnasium.wrappers.vector import RecordEpisodeStatistics
 from rlbatch import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf, check_env
 from rlbatch.envs.atari import GAMES, AtariEnv, AtariVectorEnv
+from rlbatch.envs.atari.games import ACTIONS
 from rlbatch.envs.atari.registration import register
 from rlbatch.errors import CallOrderError, EnvContractError
 from tests.envs.atari.steps import play
@@ -238,7 +239,7 @@ def test_a_reset_of_others_after_a_lost_life_equals_ale_py(mode):
     beside.play(3)
 
 
-@pytest.mark.parametrize("game", ["breakout", "space_invaders"])
+@pytest.mark.parametrize("game", ["breakout", "space_invaders", "seaquest"])
 def test_continuous_actions_equal_ale_py(game):
     beside = Beside(game, continuous=True, max_num_frames_per_episode=90, noop_max=5)
     assert str(beside.ours.action_space) == str(beside.ale.action_space)
@@ -247,6 +248,31 @@ def test_continuous_actions_equal_ale_py(game):
     for t in range(60):
         beside.step(beside.ours.action_space.sample(), f"step {t}")
     assert beside.seen["ended"]
+
+
+STICKS = {  # Radius and half turns.
+    "": (0, 0),
+    "RIGHT": (1, 0),
+    "UPRIGHT": (1, 0.25),
+    "UP": (1, 0.5),
+    "UPLEFT": (1, 0.75),
+    "LEFT": (1, 1),
+    "DOWNLEFT": (1, -0.75),
+    "DOWN": (1, -0.5),
+    "DOWNRIGHT": (1, -0.25),
+}
+
+
+@pytest.mark.parametrize("fire", [0, 1])
+def test_a_stick_in_every_direction_equals_ale_pys(fire):
+    beside = Beside("seaquest", 1, continuous=True, noop_max=1)
+    for name, (radius, half_turns) in STICKS.items():
+        action = np.array([[radius, half_turns * np.pi, fire]], np.float32)
+        (number,) = beside.ours._numbers(action)[0]
+        assert ACTIONS[number] == (f"{name}{'FIRE' * fire}" or "NOOP")
+        beside.reset(seed=2)
+        for _ in range(12):
+            beside.step(action, name)
 
 
 @pytest.mark.parametrize("mode", MODES)
