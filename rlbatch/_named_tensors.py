@@ -278,7 +278,7 @@ class NamedTensors:
         Example:
             >>> from rlbatch import DictTensor
             >>> step = DictTensor({"reward": torch.zeros(2)})
-            >>> step.set("done", torch.zeros(2, 1))
+            >>> step.set("done", torch.zeros(2, 1))  # Or step["done"] = torch.zeros(2, 1).
             >>> step.set("lives", torch.zeros(3))
             Traceback (most recent call last):
             rlbatch.errors.ShapeError: lives: expected shape [2, ...], as reward, got (3,)
@@ -290,6 +290,10 @@ class NamedTensors:
         else:
             self._check_alone(key, value)
         self.variables[key] = value
+
+    def __setitem__(self, key: str, value: torch.Tensor) -> None:
+        """Does what `set` does."""
+        self.set(key, value)
 
     def copy_(
         self, source: Self, source_indexes: torch.Tensor, destination_indexes: torch.Tensor

@@ -34,6 +34,16 @@ def test_set_replaces_the_only_tensor_by_one_of_another_batch_size():
 
 
 @pytest.mark.parametrize("kind", NAMED)
+def test_brackets_set_as_well(kind):
+    container, value = make(kind), torch.ones(B, T)
+    container["new"] = value
+    assert container["new"] is value
+    with pytest.raises(ShapeError, match="^new: expected shape"):
+        container["new"] = torch.zeros(B + 1, T)
+    assert container["new"] is value
+
+
+@pytest.mark.parametrize("kind", NAMED)
 def test_set_does_not_change_the_container_it_came_from(kind):
     container = make(kind)
     other = container.get(container.keys())

@@ -387,3 +387,9 @@ def test_sample_takes_a_generator_of_the_device(device):
 def test_sample_refuses_more_than_there_are(n):
     with pytest.raises(ValueError, match=f"^n: expected 0 to {B} trajectories, got {n}$"):
         make(Trajectories).sample(n)
+
+
+def test_brackets_of_trajectories_tell_where_keys_are():
+    trajectories = Trajectories(DictTensor(), temporal())
+    with pytest.raises(TypeError, match=r"^Trajectories: .*trajectories\[key\] or .*got \['a'\]"):
+        trajectories["a"]

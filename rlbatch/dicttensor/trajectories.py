@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -54,6 +54,16 @@ class Trajectories:
                 )
         self.info = info
         self.trajectories = trajectories
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        """Tells where keys are; see `index` for rows.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"Trajectories: expected trajectories[key] or info[key] of it, got [{key!r}] itself"
+        )
 
     def device(self) -> torch.device:
         """Returns the device of all tensors."""

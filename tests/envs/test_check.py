@@ -1162,6 +1162,20 @@ def test_environments_that_draw_the_same_are_suspected(together, ways):
     assert torch.equal(env.reset()[0]["drawn"], fresh.reset()[0]["drawn"])
 
 
+def test_what_counts_on_from_reset_to_reset_does_not_depend_on_the_seed():
+    class Counts(TakesSeeds):
+        n_resets = 0
+
+        def reset(self, env_info=None):
+            self.n_resets += 1
+            observation, running = super().reset(env_info)
+            self.drawn[:] = self.n_resets
+            return self.with_drawn(observation), running
+
+    (warning,) = check_env(Counts(set(WAYS)), 20).warnings
+    assert warning.startswith("drawn of first observations differed with one seed (")
+
+
 def no_actions(n):
     return DictTensor({"action": torch.zeros(n, dtype=torch.int64)})
 

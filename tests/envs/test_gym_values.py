@@ -232,8 +232,8 @@ def test_an_action_that_does_not_fit_is_refused_before_any_environment_steps(
 def test_an_action_of_which_a_part_is_missing_is_refused():
     env = GymEnvInf([NestedGym()])
     env.reset()
-    action = DictTensor({"PARTKEY": torch.zeros(1)})
-    with pytest.raises(KeyError, match=r"^action: expected the keys \['"):
+    action = DictTensor({"action/inner/0": torch.zeros(1, dtype=torch.int64)})
+    with pytest.raises(KeyError, match=r"^action: expected the keys \['action/choice', "):
         env.step(action)
 
 
