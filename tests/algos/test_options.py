@@ -127,3 +127,15 @@ def test_transitions_have_the_priorities_of_their_errors(tmp_path):
     memory = checkpoints.load(tmp_path, "dqn")["others"]["memory"]
     priority = memory["entries"]["priority"]
     assert len(priority[priority > 0].unique()) > 10
+
+
+@pytest.mark.parametrize("algorithm", OWN)
+def test_the_command_line_evaluates_a_run_with_the_options_of_that_run(
+    tmp_path, capsys, monkeypatch, algorithm
+):
+    module = module_of(algorithm)
+    result = module.train(config_of(algorithm, checkpoint_dir=str(tmp_path)))
+    capsys.readouterr()
+    monkeypatch.setattr("sys.argv", [algorithm, "--evaluate", str(tmp_path)])
+    module.main()
+    assert capsys.readouterr().out.strip() == str(result.score)

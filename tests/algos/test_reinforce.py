@@ -17,7 +17,7 @@ from algos.environments import Episodes, create_env, episode_infos
 from algos.evaluation import evaluate
 from algos.logs import read_table
 from algos.reinforce.agent import create_agent
-from algos.reinforce.train import Config, agent_factory, loss, main, train
+from algos.reinforce.train import Config, agent_factory, loss, train
 from rlbatch import DictTensor, RL_Batcher, TemporalDictTensor, Trajectories
 from tests.algos.runs import assert_same, contents, gradient_norms
 from tests.algos.tasks import COUNTDOWN, EPISODE_STEPS, TWO_STATES
@@ -270,16 +270,6 @@ def test_a_checkpoint_holds_data_only_and_scores_as_the_run_did(tmp_path):
     config = dataclasses.replace(small(tmp_path), evaluate=str(tmp_path))
     again = evaluate(config, lambda device: create_agent(TWO_STATES, device, hidden_size=8))
     assert again == result.score
-
-
-def test_the_command_line_evaluates_a_run_with_the_options_of_that_run(
-    tmp_path, capsys, monkeypatch
-):
-    result = train(small(tmp_path))
-    capsys.readouterr()
-    monkeypatch.setattr("sys.argv", ["reinforce", "--evaluate", str(tmp_path)])
-    main()
-    assert capsys.readouterr().out.strip() == str(result.score)
 
 
 RESUMED = [
