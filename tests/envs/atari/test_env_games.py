@@ -1,5 +1,7 @@
 """`AtariEnv`: several games, seeds, batchers and states."""
 
+from contextlib import closing
+
 import numpy as np
 import pytest
 import torch
@@ -7,11 +9,12 @@ from gymnasium import spaces
 
 from rlbatch import DictTensor, RL_Agent, RL_Batcher
 from rlbatch.envs.atari import GAMES, AtariEnv
+from rlbatch.envs.atari.roms import rom_folder
 from rlbatch.errors import CallOrderError, DeviceMismatchError, DtypeMismatchError, ShapeError
 from rlbatch.seeding import Seed, Seeds, env_seeds
 from tests.envs.atari.steps import actions_of, check_equal, play
 
-pytest.importorskip("ale_py")
+ale_py = pytest.importorskip("ale_py")
 
 # --- Several games, seeds, batchers. ---
 
@@ -44,6 +47,43 @@ def test_several_games_play_in_one_batch_as_alone():
     assert env.render([0, 3]).shape == (2, 210, 160, 3)
     with pytest.raises(ValueError, match=r"screens of one height, got \[210, 250\]"):
         env.render([0, 1])
+
+
+# What is known of the resets of its default mode does not hold for the others of the first.
+SOON = ("adventure", "breakout", "freeway", "ms_pacman")
+OFFERING = [name for name, game in GAMES.items() if len(game.modes) * len(game.difficulties) > 1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in SOON else pytest.mark.slow) for name in OFFERING],
+)
+@pytest.mark.parametrize("place", [0, -1])
+def test_another_mode_and_difficulty_equal_ales(name, place):
+    game, rng = GAMES[name], np.random.default_rng(0)
+    mode, difficulty = game.modes[place], game.difficulties[-1]
+    ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)
+    ale = ale_py.ALEInterface()
+    ale.setInt("random_seed", 7)
+    ale.setFloat("repeat_action_probability", 0.0)
+    ale.loadROM(str(rom_folder() / f"{name}.bin"))
+    ale.setDifficulty(difficulty)
+    ale.setMode(mode)
+    options = {"obs_type": "ram", "reward_clipping": False, "full_action_space": True}
+    options |= {"noop_max": 1, "use_fire_reset": False, "num_threads": 1}
+    with closing(AtariEnv(name, seed=[7], mode=mode, difficulty=difficulty, **options)) as env:
+        for t in range(40):
+            if t % 13 == 0:
+                env.reset()
+                ale.reset_game()
+            else:
+                action = int(rng.integers(env.action_space.n))
+                (after, _), _ = env.step(DictTensor({"action": torch.tensor([action])}))
+                reward = sum(ale.act(ale.getLegalActionSet()[action]) for _ in range(4))
+                assert after["reward"].item() == reward
+                if after["done"]:
+                    ale.reset_game()
+            assert env.get_ram()[0].tolist() == ale.getRAM().tolist()
 
 
 @pytest.mark.parametrize("n_envs", [3, 7])  # Of six, half are there, or one is there twice.
