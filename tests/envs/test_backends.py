@@ -15,7 +15,7 @@ from rlbatch.dicttensor import DictTensor
 from rlbatch.envs import GymEnv, GymEnvInf
 from rlbatch.errors import DtypeMismatchError, EnvContractError, KeyMismatchError, ShapeError
 from rlbatch.seeding import env_seeds, process_seeds
-from tests.helpers import BACKENDS, CountingGym, FailingGym, actions, gym_env
+from tests.helpers import BACKENDS, CountingEnv, CountingGym, FailingGym, actions, gym_env
 
 pytestmark = [
     # Python 3.12 warns of every fork beside a thread; the children here run NumPy alone.
@@ -282,8 +282,10 @@ def test_close_closes_a_vector_environment():
 
 
 def test_what_is_no_environment_is_refused():
-    with pytest.raises(TypeError, match=r"gym_env: expected a list .* got <.*CountingGym"):
+    with pytest.raises(TypeError, match=r"gym_env: expected a list .* got <.*CountingGym.*>$"):
         GymEnv(CountingGym())
+    with pytest.raises(TypeError, match="^gym_env: .* got <.*; a VecEnv needs no wrapper$"):
+        GymEnv(CountingEnv([3]))
     with pytest.raises(TypeError, match=r"gym_env\[1\]: expected a gymnasium.Env, got 3"):
         GymEnv([CountingGym(), 3])
     bare = gymnasium.Env()
