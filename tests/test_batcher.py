@@ -705,3 +705,39 @@ def test_stats_never_go_back():
         waited = batcher.stats()[0]["wait_s"]
         batcher.get()
         assert batcher.stats()[0]["wait_s"] >= waited > 0.1
+
+
+def test_stats_are_those_of_each_process():
+    def create_env(seed):
+        return CountingEnv([2] if seed.process == 0 else [7])
+
+    with make_batcher(2, create_env=create_env, env_args={}, n_timesteps=9) as batcher:
+        batcher.reset()
+        batcher.execute()
+        batcher.get()
+        assert [stats["n_steps"] for stats in batcher.stats()] == [2, 7]
+
+
+def test_time_in_an_environment_that_writes_its_steps_itself_is_told():
+    class Slow(CountingGym):
+        def step(self, action):
+            time.sleep(0.01)
+            return super().step(action)
+
+    class First(RL_Agent):
+        def __call__(self, state, observation, agent_info, history=None):
+            action = torch.zeros(observation.n_elems(), dtype=torch.int64)
+            return DictTensor({"action": action}), DictTensor()
+
+    with make_batcher(
+        0,
+        create_agent=First,
+        create_env=lambda seed: GymEnvInf([Slow(length=3)], seed),
+        env_args={},
+        n_timesteps=10,
+    ) as batcher:
+        batcher.reset()
+        for n in (10, 20):
+            batcher.execute()
+            batcher.get()
+            assert batcher.stats()[0]["env_s"] > n * 0.01
