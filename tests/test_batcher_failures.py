@@ -429,6 +429,35 @@ def test_a_worker_that_hangs_in_reset_is_given_up():
     assert_unusable(batcher)
 
 
+def test_an_agent_that_hangs_in_update_is_given_up():
+    class Hanging(CountingAgent):
+        def update(self, info):
+            time.sleep(1000)
+
+    batcher = make_batcher(1, create_agent=Hanging, timeout=0.5)
+    with pytest.raises(WorkerTimeoutError, match=r"update.*within 0\.5 s") as caught, Timer():
+        batcher.update({})
+    assert "in update" in caught.value.child_traceback
+    with pytest.raises(CallOrderError):
+        batcher.reset()
+
+
+def test_one_get_may_wait_longer_than_the_batcher():
+    class Slow(CountingEnv):
+        def step(self, action):
+            time.sleep(0.25)
+            return super().step(action)
+
+    with make_batcher(
+        1, create_env=lambda seed: Slow([20]), env_args={}, n_timesteps=12, timeout=1
+    ) as batcher:
+        batcher.reset()
+        batcher.execute()
+        with pytest.raises(WorkerTimeoutError, match=r"within 1 s"):
+            batcher.get()
+        assert batcher.get(timeout=60.0)[0].trajectories.n_timesteps() == 12
+
+
 def test_an_environment_that_hangs_while_it_is_made_is_given_up():
     with (
         pytest.raises(WorkerTimeoutError, match=r"workers 0 .start.*within 0\.3 s(.|\n)*in hang\n"),
