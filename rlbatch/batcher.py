@@ -284,6 +284,7 @@ class RL_Batcher:
                 `agent_info` is not as `reset` takes it; or (the first time only) the workers return
                 different keys, shapes or dtypes.
             WorkerError: A worker failed.
+            WorkerTimeoutError: Their first step took longer than the batcher's `timeout`.
         """
         self._expect(_State.IDLE, to="execute")
         if not self._n_running:

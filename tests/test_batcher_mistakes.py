@@ -44,6 +44,19 @@ def test_calls_out_of_order_say_so():
         batcher.reset()
 
 
+def test_bad_arguments_of_a_call_leave_the_batcher_as_it_was():
+    with make_batcher(0) as batcher:
+        batcher.reset()
+        with pytest.raises(TypeError, match="agent_info: expected a DictTensor or None, got 3"):
+            batcher.execute(3)
+        batcher.execute()
+        with pytest.raises(ValueError, match="timeout: expected .*, got -1"):
+            batcher.get(timeout=-1)
+        with pytest.raises(TypeError, match="timeout: expected .*, got '5'"):
+            batcher.get(timeout="5")
+        assert batcher.get()[0].n_elems() == batcher.n_elems()
+
+
 def test_bad_arguments_say_where_what_was_expected_and_what_was_found():
     for changes, error, match in (
         ({"n_timesteps": 0}, ValueError, "n_timesteps: expected at least 1, got 0"),
