@@ -189,7 +189,8 @@ def parse(config_type: type[C], args: Sequence[str] | None = None) -> C:
     Raises:
         ImportError: The program is a copy of the algorithm, of which this one is still a part.
     """
-    _check_is_own(config_type.algorithm)
+    if args is None:
+        _check_is_own(config_type.algorithm)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # A "±" that it cannot write is no reason to end.
             stream.reconfigure(errors="replace")

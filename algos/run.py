@@ -211,13 +211,14 @@ class Run:
         if self._is_due:  # The run that is resumed was stopped before it.
             try:
                 self._evaluate()
-            except BaseException:
-                self._opened.close()
+            except BaseException as error:
+                self.__exit__(None, error)
                 raise
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self._opened.close()
+    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
+        self._opened.close()  # What was opened after it, such as a batcher, is closed by now.
+        self._stop.pass_on(error)
 
     def _forget_unless_begun(self) -> None:
         """Leaves the folder to another run, where this one failed before its first iteration."""
@@ -229,7 +230,6 @@ class Run:
             self._log.say(
                 f"stopped after {self.n_steps:,} steps; go on with --resume {self.folder}"
             )
-            self._opened.close()
             self._stop.act()
 
     def _tell_what_may_surprise(self) -> None:

@@ -42,8 +42,20 @@ class StopRequest:
             signal.signal(*self._before.popitem())
 
     def act(self) -> None:
-        """Lets the signal that came have its usual effect."""
+        """Ends the run because of the signal that came, if one did.
+
+        Raises:
+            KeyboardInterrupt: It was Ctrl-C.
+            SystemExit: It was SIGTERM, whose usual effect would leave environments open.
+        """
+        if self.signal == signal.SIGTERM:
+            raise SystemExit(128 + signal.SIGTERM)
         if self.signal is not None:
+            signal.raise_signal(self.signal)
+
+    def pass_on(self, error: BaseException | None) -> None:
+        """Ends the process by SIGTERM, as its sender expects, where `act` has raised `error`."""
+        if isinstance(error, SystemExit) and self.signal == signal.SIGTERM:
             signal.raise_signal(self.signal)
 
     def _note(self, number: int, frame: FrameType | None) -> None:

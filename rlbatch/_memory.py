@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import mmap
 import os
 import resource
 import tempfile
@@ -94,7 +93,7 @@ def shared_block(n_bytes: int) -> tuple[torch.Tensor, int]:
     try:
         os.ftruncate(descriptor, n_bytes)
         return map_block(descriptor, n_bytes), descriptor
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # The latter is PyTorch's.
         os.close(descriptor)
         raise SharedMemoryError(
             f"storage of trajectories: expected {n_bytes:,} bytes of shared memory, got {error}"
@@ -118,8 +117,13 @@ def dup(descriptor: int) -> int:
 
 
 def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
-    """Maps shared memory; the tensor keeps it mapped after the descriptor is closed."""
-    return torch.frombuffer(mmap.mmap(descriptor, n_bytes), dtype=torch.uint8)
+    """Maps shared memory; the tensor keeps it mapped after the descriptor is closed.
+
+    PyTorch knows that it is shared. Other memory it would move when a view of it is sent to another
+    process, all of it, while NumPy and other processes went on with the old.
+    """
+    storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, n_bytes)  # type: ignore[attr-defined]
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
 
 
 class SharedBytes:

@@ -24,6 +24,7 @@ import pickle
 import sys
 import types
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from typing import Any
 
 import cloudpickle
@@ -102,6 +103,8 @@ class _Pickler(cloudpickle.Pickler):
                 return marshal.loads, (marshal.dumps(value),)
         if type(value) is torch.Tensor:
             return self._reduced(value)
+        if isinstance(value, Connection):  # Else the number of its file goes, which is another's.
+            raise TypeError("its pipe is open here only; send an address, for a Client to connect")
         if type(value) is functools.cached_property:  # Until Python 3.12 it holds a lock.
             return _property, (value.func, value.attrname)
         if isinstance(value, torch.nn.Module) and parametrize.is_parametrized(value):

@@ -29,6 +29,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import inspect
+import multiprocessing
 import os
 import pickle
 import signal
@@ -62,14 +63,16 @@ IMPORT_TIMEOUT_S = 60.0
 # How long workers may take to end after an interrupt, before they are killed.
 _INTERRUPT_GRACE_S = 1.0
 # The child takes over where the parent looks for modules, and the arguments that these may read
-# when they are imported, before it imports anything of ours.
+# when they are imported, before it imports anything of ours. And the key that processes of one run
+# show each other, where they send each other tensors or use a `Manager`.
 _BOOT = """
 import os, pickle, sys, traceback
+from multiprocessing import current_process
 from multiprocessing.connection import Connection
 caller, pipe, *numbers = map(int, sys.argv[1:])
 with open(caller, "rb") as file:
     file.seek(0)
-    sys.path[:], sys.argv[:] = pickle.load(file)
+    sys.path[:], sys.argv[:], current_process().authkey = pickle.load(file)
 try:
     from rlbatch._process import main
     main(Connection(pipe), *numbers)
@@ -114,7 +117,8 @@ class RemoteWorker:
             self.connection, theirs = map(files.enter_context, new_pipe(duplex=True))
             lifeline, self._lifeline = map(files.enter_context, new_pipe(duplex=False))
             self._dump = files.enter_context(contextlib.closing(StackFile()))
-            caller = SharedBytes(pickle.dumps((search_path(), sys.argv)))
+            key = bytes(multiprocessing.current_process().authkey)
+            caller = SharedBytes(pickle.dumps((search_path(), sys.argv, key)))
             ends = caller.descriptor, theirs.fileno(), self._dump.fileno(), lifeline.fileno()
             self._process = Child(_BOOT, (*ends, os.getpid()), ends)
             files.pop_all()

@@ -146,6 +146,7 @@ class SlotStore:
 
     def __init__(self, layout: Layout, n_slots: int, n_timesteps: int, block: torch.Tensor):
         self.layout, self.n_slots, self.n_timesteps = layout, n_slots, n_timesteps
+        self._block, self._address = block, block.data_ptr()
         rest = _Rest(block)
         self.steps = {
             key: rest.take(spec, n_timesteps, n_slots).transpose(0, 1)  # A step is one piece.
@@ -161,7 +162,16 @@ class SlotStore:
         Args:
             autoreset: Every slot is full; then nothing here depends on data.
             copy: Return memory of its own, not views of the store.
+
+        Raises:
+            RuntimeError: PyTorch has moved the store, see `map_block`; it does not ask.
         """
+        if self._block.data_ptr() != self._address:
+            raise RuntimeError(
+                "get: expected the trajectories where the workers write them, got moved memory: "
+                "with the sharing strategy 'file_system', PyTorch moves what it shares, and with "
+                "views, as of get(copy=False), all of it; share clones"
+            )
         steps, lengths, info = self.steps, self.lengths, self.info
         if not autoreset:
             self.longest = int(lengths.max())

@@ -27,7 +27,7 @@ from rlbatch._arguments import (
 )
 from rlbatch._checks import check_integer
 from rlbatch._crew import Crew
-from rlbatch._memory import check_free_memory, shared_block
+from rlbatch._memory import shared_block
 from rlbatch._messages import Command, Done, Recipe, Slots, TorchSettings
 from rlbatch._remote import timed_out
 from rlbatch._slots import Layout, SlotStore, SlotWriter, check_same_layout
@@ -351,6 +351,8 @@ class RL_Batcher:
                 `timeout` since `execute`; nothing is lost, and `get` may be called again. The
                 message holds the stacks of the workers that are busy.
             WorkerError: A worker failed; the batcher cannot be used any more.
+            RuntimeError: Views of an earlier `get` have been shared with PyTorch's strategy
+                `file_system`, which moves memory.
         """
         self._expect(_State.EXECUTING, to="get")
         check_timeout(timeout)
@@ -544,12 +546,8 @@ class RL_Batcher:
         layout, *others = [message.layout for message in self._crew.gather(self._timeout)]
         for number, other in enumerate(others, start=1):
             check_same_layout(f"worker {number}", layout, other)
-        n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
-        descriptor = cuda_block = None
-        if self._device.type == "cpu":
-            block, descriptor = shared_block(n_bytes)
-        else:
-            block = cuda_block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
+        block, descriptor = self._new_block(layout)
+        cuda_block = block if descriptor is None else None
         try:
             self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
             for worker, part in zip(self._crew.workers, self._crew.parts, strict=True):
@@ -560,12 +558,18 @@ class RL_Batcher:
                 os.close(descriptor)
 
     def _allocate_here(self, layout: Layout) -> tuple[SlotWriter, float]:
-        n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
-        if self._device.type == "cpu":
-            check_free_memory(n_bytes)
-        block = torch.zeros(n_bytes, dtype=torch.uint8, device=self._device)
+        block, descriptor = self._new_block(layout)
+        if descriptor is not None:
+            os.close(descriptor)
         self._store = SlotStore(layout, self.n_elems(), self._n_timesteps, block)
         return SlotWriter(self._store, 0, self.n_elems()), 0.0
+
+    def _new_block(self, layout: Layout) -> tuple[torch.Tensor, int | None]:
+        """Returns zeroed memory for all slots; on a CPU with a descriptor, to be closed."""
+        n_bytes = layout.n_bytes(self.n_elems(), self._n_timesteps)
+        if self._device.type == "cpu":
+            return shared_block(n_bytes)
+        return torch.zeros(n_bytes, dtype=torch.uint8, device=self._device), None
 
     def _rows(self, name: str, info: DictTensor | None) -> DictTensor:
         stored = None if self._store is None else self._store.layout.no_rows(f"{name}/")

@@ -100,6 +100,15 @@ class Writer:
         """Appends a loop over a few lines: LDY n; STA WSYNC; DEY; BNE."""
         self.emit(_LDY, 2 + self.below(38), _STA_ZP, _WSYNC, 0x88, 0xD0, 0xFB)
 
+    def wait_for_timer(self) -> None:
+        """Appends a loop that reads INTIM or INSTAT until BNE or BPL ends it, and keeps all flags.
+
+        Its last read goes into RAM as well.
+        """
+        load, store = ((0xAD, 0x85), (0xAE, 0x86), (0xAC, 0x84), (0x2C, 0x85))[self.below(4)]
+        self.emit(load, self.pick(0x84, 0x84, 0x85), 0x02, self.pick(0xD0, 0x10, 0x10), 0xFB)
+        self.emit(store, self.ram(), 0x08, 0x68, 0x85, self.ram())  # PHP; PLA; STA.
+
     def frame_start(self, delay: int = 0, n_writes: int = 0) -> None:
         """Appends the vertical synchronisation; it ends the frame after `delay` more NOPs.
 
@@ -229,6 +238,22 @@ def coprocessor(rng: np.random.Generator) -> bytes:
     return rom + rng.bytes(10495 - len(rom))
 
 
+def timed(rng: np.random.Generator) -> bytes:
+    """Waits for the timer, from any count, in loops that emulators may recognise and cut short."""
+    writer = Writer(rng)
+    writer.emit(0x78, 0xD8, 0xA2, 0xFF, 0x9A)
+    loop = len(writer.code)
+    writer.frame_start()
+    for _ in range(1 + writer.below(8)):
+        interval = writer.pick(0x94, 0x95, 0x96, 0x96, 0x97)  # Of 1, 8, 64 or 1,024 cycles.
+        writer.emit(_LDA, writer.below(3 if interval == 0x97 else 256), _STA, interval, 0x02)
+        for _ in range(writer.below(4)):
+            writer.statement(DOCUMENTED)
+        writer.wait_for_timer()
+    writer.jump(loop)
+    return bytes(writer.bank())
+
+
 def _banks(rng: np.random.Generator, n_banks: int, start: int) -> bytes:
     # One program for all banks, differing in its constants: it goes on wherever it is switched.
     seed = int(rng.integers(2**32))
@@ -269,6 +294,7 @@ KINDS: tuple[Callable[[np.random.Generator], bytes], ...] = (
     banked,
     with_ram,
     coprocessor,
+    timed,
 )
 
 

@@ -8,7 +8,10 @@ The line `<!-- gpu -->` before a block says that it needs a GPU.
 import contextlib
 import importlib
 import io
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -93,6 +96,18 @@ def run_page(name: str, text: str, with_gpu: bool, namespace: dict[str, Any] | N
         assert printed.getvalue().strip() == expected.strip(), f"{name}, line {block.line}"
         n_executed += 1
     return n_executed
+
+
+def test_the_script_of_an_algorithm_trains(tmp_path):
+    page = ROOT / "algos/reinforce/README.md"
+    ((block, _),) = scripts_of(page.read_text())
+    command = [sys.executable, "-c", block.text]
+    search_path = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=tmp_path, env=search_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    mean, folder = done.stdout.split()[-2:]
+    assert float(mean) > 100
+    assert (tmp_path / folder / "checkpoint.pt").exists()
 
 
 WITH_CODE = sorted(PAGES.keys() - PROSE - {"README.md"})

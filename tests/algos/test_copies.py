@@ -41,3 +41,14 @@ def test_a_copy_that_would_train_the_original_says_so(checkout):
     said = shell(checkout, f"{_RUN} --n-processes 0 --checkpoint-dir run")
     assert f"algos.mine: expected its files to name it, got a2c: {_NAME}\n" in said
     assert not (checkout / "run").exists()
+
+
+def test_a_package_that_trains_an_algorithm_is_no_copy_of_it(checkout):
+    package = checkout / "algos" / "search"
+    package.mkdir()
+    (package / "__main__.py").write_text(
+        "from algos.command_line import parse\n"
+        "from algos.a2c.train import Config\n"
+        "assert parse(Config, ['--seed', '3']).seed == 3\n"
+    )
+    assert shell(checkout, "python -m algos.search --n-trials 8") == ""

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import torch
 from algos import checkpoints
 from algos.logs import read_table
 from algos.stopping import StopRequest
+from tests.processes import ROOT
 
 _SHORT = "--n-processes 0 --n-envs 4 --evaluation-episodes 4 --log-every 1 --target-return None"
 
@@ -52,6 +54,48 @@ def test_a_run_that_is_asked_to_stop_saves_what_it_has_learned(tmp_path, number)
     assert 3 <= content["iteration"] == len(rows)
     assert content["n_steps"] == int(rows[-1]["step"])
     assert f"go on with --resume {tmp_path}" in out
+
+
+CLOSING = """
+import os
+from pathlib import Path
+
+import gymnasium
+
+FOLDER = Path(__file__).parent
+
+
+class Closing(gymnasium.Wrapper):
+    def __init__(self):
+        super().__init__(gymnasium.make("CartPole-v1"))
+        with open(FOLDER / "made", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+
+    def close(self):
+        with open(FOLDER / "closed", "a") as file:
+            file.write(f"{os.getpid()}\\n")
+        super().close()
+
+
+gymnasium.register("Closing-v0", Closing, max_episode_steps=100)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_asked_to_stop_closes_its_environments(tmp_path, number):
+    (tmp_path / "closing.py").write_text(CLOSING)
+    processes = "--env-id closing:Closing-v0 --n-processes 2 --evaluation-processes 1"
+    folder = tmp_path / "run"
+    search_path = {"PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    process = started(folder, f"{_SHORT} {processes}", env=os.environ | search_path)
+    wait_for_rows(folder, 3)
+    process.send_signal(number)
+    code, _, err = ended(process)
+    assert code == -number or (number == signal.SIGINT and code == 130), err
+    made, closed = (Counter((tmp_path / name).read_text().split()) for name in ("made", "closed"))
+    workers = made.keys() - {str(process.pid)}  # The run itself only looks at one.
+    assert len(workers) == 3
+    assert {pid: closed[pid] for pid in workers} == {pid: made[pid] for pid in workers}
 
 
 def test_a_run_stops_as_well_where_nobody_reads_its_errors(tmp_path):
