@@ -105,6 +105,8 @@ class Writer:
 
         Its last read goes into RAM as well.
         """
+        if self.below(2) == 0:
+            self.jump(len(self.code) + 6)  # Begins with the branch, by what flags there are.
         load, store = ((0xAD, 0x85), (0xAE, 0x86), (0xAC, 0x84), (0x2C, 0x85))[self.below(4)]
         self.emit(load, self.pick(0x84, 0x84, 0x85), 0x02, self.pick(0xD0, 0x10, 0x10), 0xFB)
         self.emit(store, self.ram(), 0x08, 0x68, 0x85, self.ram())  # PHP; PLA; STA.
@@ -118,6 +120,10 @@ class Writer:
         if n_writes:
             self.emit(_STA_ZP, _HMOVE, *[_STA_ZP, _COLUBK, _NOP] * (n_writes - 1))
         self.emit(*[_NOP] * delay, _STA_ZP, _VSYNC)
+
+    def short_sync(self) -> None:
+        """Appends a vertical synchronisation of up to 93 cycles; less than 76 end no frame."""
+        self.emit(_LDA, 2, _STA_ZP, _VSYNC, *[_NOP] * self.below(45), _LDA, 0, _STA_ZP, _VSYNC)
 
     def jump(self, offset: int) -> None:
         """Appends a jump to an offset of this program."""
@@ -180,6 +186,8 @@ def cut_frames(rng: np.random.Generator) -> bytes:
         end = len(writer.code) + 60 + writer.below(600)
         while len(writer.code) < end:
             writer.statement(DOCUMENTED + UNDOCUMENTED)
+        if writer.below(2):
+            writer.short_sync()
     writer.jump(loop)
     return bytes(writer.bank())
 

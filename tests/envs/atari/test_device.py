@@ -192,7 +192,7 @@ def test_every_operation_of_a_compiled_program(
 
 
 @pytest.mark.parametrize(
-    "numbers", [range(10), pytest.param(range(10, 300), marks=pytest.mark.slow)], ids=str
+    "numbers", [range(11), pytest.param(range(11, 300), marks=pytest.mark.slow)], ids=str
 )
 def test_generated_programs(
     played_gpu: PlayedGPU, monkeypatch: pytest.MonkeyPatch, numbers: range
