@@ -115,6 +115,7 @@ def slow(*case: Any) -> Any:
     [
         ("pong", {}),
         slow("elevator_action", {}),  # Whose resets are emulated.
+        slow("elevator_action", {"img_height": 83, "img_width": 85, "stack_num": 1}),  # Unaligned.
         slow("sir_lancelot", {}),  # Also with its program compiled.
         slow("klax", COLOURS),
         slow("breakout", {"obs_type": "ram"}),
