@@ -156,6 +156,20 @@ class SlotStore:
         self.lengths = rest.take(_LENGTH, n_slots)
         self.longest = 0
 
+    def check_place(self) -> None:
+        """Checks that the memory is still the one that others read and write.
+
+        Raises:
+            RuntimeError: PyTorch has moved it, which it does not ask for; see `map_block`.
+        """
+        if self._block.data_ptr() != self._address:
+            raise RuntimeError(
+                "storage: expected the trajectories where they have been written, got moved "
+                "memory: with the sharing strategy 'file_system', PyTorch moves what it shares, "
+                "and with a view (get(copy=False), an observation, a history) all of it; share a "
+                "clone()"
+            )
+
     def read(self, autoreset: bool, copy: bool) -> Trajectories:
         """Returns what the environments that ran have written.
 
@@ -164,14 +178,9 @@ class SlotStore:
             copy: Return memory of its own, not views of the store.
 
         Raises:
-            RuntimeError: PyTorch has moved the store, see `map_block`; it does not ask.
+            RuntimeError: See `check_place`.
         """
-        if self._block.data_ptr() != self._address:
-            raise RuntimeError(
-                "get: expected the trajectories where the workers write them, got moved memory: "
-                "with the sharing strategy 'file_system', PyTorch moves what it shares, and with "
-                "views, as of get(copy=False), all of it; share clones"
-            )
+        self.check_place()
         steps, lengths, info = self.steps, self.lengths, self.info
         if not autoreset:
             self.longest = int(lengths.max())
@@ -213,7 +222,7 @@ class SlotWriter:
 
     def __init__(self, store: SlotStore, first: int, n_envs: int):
         mine = slice(first, first + n_envs)
-        self.n_timesteps, self.n_envs = store.n_timesteps, n_envs
+        self._store, self.n_timesteps, self.n_envs = store, store.n_timesteps, n_envs
         self.steps = {key: tensor[mine] for key, tensor in store.steps.items()}
         self.info = {key: tensor[mine] for key, tensor in store.info.items()}
         self.lengths = store.lengths[mine]
@@ -352,7 +361,12 @@ class SlotWriter:
         return _arrays(after), _arrays(following), DictTensor(following)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
-        """Says how many steps of some slots, or with None of all, have been written."""
+        """Says how many steps of some slots, or with None of all, have been written.
+
+        Raises:
+            RuntimeError: See `SlotStore.check_place`.
+        """
+        self._store.check_place()
         if running is None:
             self.lengths.fill_(length)
         else:

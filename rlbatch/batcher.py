@@ -352,7 +352,7 @@ class RL_Batcher:
                 message holds the stacks of the workers that are busy.
             WorkerError: A worker failed; the batcher cannot be used any more.
             RuntimeError: Views of an earlier `get` have been shared with PyTorch's strategy
-                `file_system`, which moves memory.
+                `file_system`, which moves them.
         """
         self._expect(_State.EXECUTING, to="get")
         check_timeout(timeout)

@@ -11,7 +11,7 @@ from multiprocessing.connection import Client, Listener
 import pytest
 import torch
 
-from rlbatch import DictTensor, RL_Agent, RL_Batcher
+from rlbatch import DictTensor, RL_Agent, RL_Batcher, WorkerError
 from tests.batchers import CountingAgent, assert_equal, cart_poles, make_batcher
 from tests.processes import ROOT
 
@@ -106,7 +106,7 @@ def test_views_stay_views_where_the_caller_shares_them(n_processes):
 
 
 def test_memory_that_pytorch_has_moved_is_not_taken_for_that_of_the_trajectories():
-    # Of a process of its own, which the strategy is for.
+    # In a process of its own, which the strategy is for.
     script = """
 import torch
 from tests.batchers import make_batcher
@@ -124,7 +124,32 @@ with make_batcher(1, [9, 9]) as batcher:
 """
     command = [sys.executable, "-c", script]
     result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-    assert "got moved memory" in result.stdout, result.stderr
+    assert "storage: expected the trajectories where" in result.stdout, result.stderr
+
+
+class MovesMemory(CountingAgent):
+    def __init__(self):
+        torch.multiprocessing.set_sharing_strategy("file_system")
+
+    def require_history(self):
+        return True
+
+    def __call__(self, state, observation, agent_info, history=None):
+        history.share_memory_()
+        return super().__call__(state, observation, agent_info)
+
+
+def test_an_agent_that_has_memory_moved_is_told():
+    with make_batcher(1, [9, 9], create_agent=MovesMemory) as batcher:
+        batcher.reset()
+        with pytest.raises(WorkerError, match="storage: expected the trajectories where"):
+            play_two_slots(batcher)
+
+
+def play_two_slots(batcher):
+    for _ in range(2):
+        batcher.execute()
+        batcher.get()
 
 
 class Counts(CountingAgent):
