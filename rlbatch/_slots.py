@@ -287,6 +287,7 @@ class SlotWriter:
             ShapeError: A tensor has another shape, or another number of rows.
             DtypeMismatchError: A tensor has another dtype.
             DeviceMismatchError: A tensor is on another device.
+            RuntimeError: See `SlotStore.check_place`.
         """
         self._write(self._observation, t, running, observation)
 
@@ -299,6 +300,7 @@ class SlotWriter:
         self._write(self._after, t, running, after)
 
     def _write(self, part: _Part, t: int, running: torch.Tensor | None, found: DictTensor) -> None:
+        self._store.check_place()  # Else NumPy might write to memory that is no more.
         if found.keys() != part.keys:
             check_same_keys(f"storage: {part.name}, as in the first step", part.keys, found)
         values, rows = [found.variables[key] for key in part.keys], self._rows(t)[part.place]
@@ -361,12 +363,7 @@ class SlotWriter:
         return _arrays(after), _arrays(following), DictTensor(following)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
-        """Says how many steps of some slots, or with None of all, have been written.
-
-        Raises:
-            RuntimeError: See `SlotStore.check_place`.
-        """
-        self._store.check_place()
+        """Says how many steps of some slots, or with None of all, have been written."""
         if running is None:
             self.lengths.fill_(length)
         else:
