@@ -53,7 +53,8 @@ class LocalWorker:
         if command is not Command.UPDATE:
             return arguments
         try:
-            return _copied(arguments)
+            with torch.inference_mode(False):  # A process has no modes of the caller's.
+                return _copied(arguments)
         except Exception as error:
             expected = f"{command.value}: expected something that can be copied"
             raise TypeError(f"{expected}, got {arguments[0]!r}: {error}") from error

@@ -394,10 +394,15 @@ def unshared(tensors: AnyTensors, *others: NamedTensors) -> AnyTensors:
     """Returns the container with copies of the tensors that share memory with another's."""
     if not tensors.variables:
         return tensors
-    there = {one.untyped_storage().data_ptr() for other in others for one in other.values()}
-    return tensors._map(
-        lambda one: one.clone() if one.untyped_storage().data_ptr() in there else one
-    )
+    there = {_memory_of(one) for other in others for one in other.values()}
+    return tensors._map(lambda one: one.clone() if _memory_of(one) in there else one)
+
+
+def _memory_of(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.untyped_storage().data_ptr()
+    except NotImplementedError:  # torch.func has wrapped it.
+        return _memory_of(torch._C._functorch.get_unwrapped(tensor))
 
 
 def _described(value: Any) -> tuple[str, str]:

@@ -70,8 +70,8 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
                 worker.close()
     finally:
         signal.signal(INTERRUPT, signal.SIG_IGN)
-        # Temporary folders go, files are written. And a block of the parent's on a GPU counts as in
-        # use there until it is let go of here.
+        # Temporary folders of environments go, their files are written. And a block of the parent's
+        # on a GPU counts as in use there until it is let go of here.
         worker = None
         gc.collect()
         # As multiprocessing ends its children: tearing down torch takes half a second.

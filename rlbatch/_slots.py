@@ -363,7 +363,12 @@ class SlotWriter:
         return _arrays(after), _arrays(following), DictTensor(following)
 
     def set_lengths(self, running: torch.Tensor | None, length: int) -> None:
-        """Says how many steps of some slots, or with None of all, have been written."""
+        """Says how many steps of some slots, or with None of all, have been written.
+
+        Raises:
+            RuntimeError: See `SlotStore.check_place`.
+        """
+        self._store.check_place()
         if running is None:
             self.lengths.fill_(length)
         else:

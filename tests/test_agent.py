@@ -150,6 +150,24 @@ def test_a_replayed_state_is_the_state_that_the_next_slot_starts_from():
     assert stored.abs().min() > 0
 
 
+@pytest.mark.parametrize("create_agent", [FeedForward, Recurrent])
+def test_a_replay_may_be_transformed(create_agent):
+    agent = create_agent()
+    (trajectories,) = acquire(create_agent, True, n_slots=1)
+    model = agent.model
+
+    def loss(bias):
+        agent.model = lambda x: torch.func.functional_call(model, {"0.bias": bias}, (x,))
+        return replay_agent(agent, trajectories)["logits"].square().sum()
+
+    ensemble = torch.stack([model[0].bias.detach(), torch.ones(16)])
+    expected = [torch.autograd.functional.jacobian(loss, one) for one in ensemble]
+    gradient = torch.func.grad(loss)
+    torch.testing.assert_close(gradient(ensemble[0]), expected[0])
+    found = torch.func.vmap(gradient, randomness="different")(ensemble)
+    torch.testing.assert_close(found, torch.stack(expected))
+
+
 def test_gradients_flow_through_a_replay():
     agent = Recurrent()
     (trajectories,) = acquire(Recurrent, True, n_slots=1)

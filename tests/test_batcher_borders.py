@@ -17,7 +17,7 @@ import torch
 from rlbatch import DictTensor, RL_Agent, RL_Batcher, ShapeError, WorkerError, replay_agent
 from rlbatch._slots import SlotStore
 from rlbatch.envs import GymEnv
-from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles
+from tests.batchers import CountingAgent, Rewriter, acquire, cart_poles, make_batcher
 from tests.containers import DTYPES, RARE_DTYPES
 from tests.helpers import CountingEnv
 
@@ -643,3 +643,23 @@ def test_agents_and_environments_may_run_in_inference_mode(n_processes):
             found = batcher.get()[0]
             assert found.trajectories.lengths.tolist() == lengths
             replay_agent(Sees(), found)
+
+
+class Counter(CountingAgent):
+    """Counts in what it was given."""
+
+    def update(self, count):
+        self.count = count
+
+    def __call__(self, state, observation, agent_info, history=None):
+        output, state = super().__call__(state, observation, agent_info)
+        output["calls"] = self.count.add_(1).expand(observation.n_elems())
+        return output, state
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_what_an_agent_is_given_in_inference_mode_is_its_own(n_processes):
+    with make_batcher(n_processes, [9, 9], create_agent=Counter) as batcher:
+        with torch.inference_mode():
+            batcher.update(torch.zeros(()))
+        assert acquire(batcher)[0].trajectories["action/calls"].tolist() == [[1, 2, 3, 4]] * 2

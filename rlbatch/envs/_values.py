@@ -56,7 +56,7 @@ def stack_numbers(
     """Returns the numbers beside the observations as arrays [n]; raises what `stack` does."""
     try:
         rewards, flags = np.array(reward), np.array((terminated, truncated))
-    except ValueError:  # Of several shapes.
+    except (ValueError, TypeError):  # Of several shapes, or nothing that NumPy knows.
         pass
     else:  # As they mostly are: looked at in one go, as this comes in every step.
         if rewards.dtype == REWARD.dtype and flags.dtype == FLAG.dtype:

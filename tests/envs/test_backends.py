@@ -464,6 +464,7 @@ def test_an_observation_that_numpy_would_broadcast_or_round_is_refused(
         (1, np.zeros(1), ShapeError, r"reward: expected shape \(\), got \(1,\)"),
         (1, None, DtypeMismatchError, r"reward: expected float64 of shape \(\), got None"),
         (1, 1j, DtypeMismatchError, "reward: expected float64, got complex128"),
+        (1, torch.ones((), dtype=torch.bfloat16), DtypeMismatchError, r"reward: .*BFloat16"),
         (2, np.zeros(1, np.bool_), ShapeError, r"terminated: expected shape \(\), got \(1,\)"),
         (3, None, DtypeMismatchError, r"truncated: expected bool of shape \(\), got None"),
     ],
