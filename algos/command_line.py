@@ -187,7 +187,8 @@ def parse(config_type: type[C], args: Sequence[str] | None = None) -> C:
         args: The command line; None for the program's own.
 
     Raises:
-        ImportError: The program is a copy of the algorithm, of which this one is still a part.
+        ImportError: The program, whose own command line it is, is a copy of the algorithm, of which
+            this one is still a part.
     """
     if args is None:
         _check_is_own(config_type.algorithm)

@@ -120,6 +120,7 @@ class Run:
         self._stop = StopRequest()
         self._create_agent = create_agent
         with ExitStack() as opened:  # Closes them where one of them fails.
+            opened.push(self._stop.pass_on)  # When all of them are closed.
             self.folder = opened.enter_context(open_folder(config))
             opened.callback(self._forget_unless_begun)
             self._log = Log(
@@ -212,13 +213,12 @@ class Run:
             try:
                 self._evaluate()
             except BaseException as error:
-                self.__exit__(None, error)
+                self.__exit__(type(error), error, error.__traceback__)
                 raise
         return self
 
-    def __exit__(self, _: object, error: BaseException | None, *__: object) -> None:
-        self._opened.close()  # What was opened after it, such as a batcher, is closed by now.
-        self._stop.pass_on(error)
+    def __exit__(self, *details: Any) -> None:
+        self._opened.__exit__(*details)
 
     def _forget_unless_begun(self) -> None:
         """Leaves the folder to another run, where this one failed before its first iteration."""

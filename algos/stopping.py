@@ -53,8 +53,11 @@ class StopRequest:
         if self.signal is not None:
             signal.raise_signal(self.signal)
 
-    def pass_on(self, error: BaseException | None) -> None:
-        """Ends the process by SIGTERM, as its sender expects, where `act` has raised `error`."""
+    def pass_on(self, _: object, error: BaseException | None, __: object) -> None:
+        """Ends the process by SIGTERM, as its sender expects, where `act` has raised `error`.
+
+        To be called as the `__exit__` of whatever is to be closed last.
+        """
         if isinstance(error, SystemExit) and self.signal == signal.SIGTERM:
             signal.raise_signal(self.signal)
 

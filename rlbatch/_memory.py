@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import resource
 import tempfile
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import torch
 
@@ -106,8 +109,12 @@ def nameless_file() -> int:
     Returns:
         Its descriptor, which the caller closes; it is no standard stream.
     """
-    has_memfd = hasattr(os, "memfd_create")
-    with open(os.memfd_create("rlbatch"), "rb") if has_memfd else tempfile.TemporaryFile() as file:
+    file: IO[bytes]
+    try:
+        file = open(os.memfd_create("rlbatch"), "rb")
+    except (AttributeError, OSError):  # The system has none, or forbids it.
+        file = tempfile.TemporaryFile()
+    with file:
         return dup(file.fileno())
 
 
@@ -122,8 +129,19 @@ def map_block(descriptor: int, n_bytes: int) -> torch.Tensor:
     PyTorch knows that it is shared. Other memory it would move when a view of it is sent to another
     process, all of it, while NumPy and other processes went on with the old.
     """
-    storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, n_bytes)  # type: ignore[attr-defined]
+    with _standard_streams_open():
+        storage = torch.UntypedStorage._new_shared_fd_cpu(descriptor, n_bytes)  # type: ignore[attr-defined]
+    os.set_inheritable(storage._share_fd_cpu_()[0], False)  # Its own copy of the descriptor.
     return torch.empty(0, dtype=torch.uint8, device="cpu").set_(storage)
+
+
+@contextlib.contextmanager
+def _standard_streams_open() -> Iterator[None]:
+    """Keeps what is opened within from becoming a standard stream, where one is closed."""
+    with contextlib.ExitStack() as files:
+        while files.enter_context(open(os.devnull)).fileno() <= 2:
+            pass
+        yield
 
 
 class SharedBytes:

@@ -8,6 +8,7 @@ import fcntl
 import gc
 import logging
 import mmap
+import multiprocessing.util
 import os
 import signal
 import sys
@@ -75,6 +76,9 @@ def main(connection: Connection, dump_descriptor: int, lifeline: int, parent: in
         worker = None
         gc.collect()
         # As multiprocessing ends its children: tearing down torch takes half a second.
+        if not is_parent_gone:
+            with contextlib.suppress(BaseException):
+                multiprocessing.util._run_finalizers()  # type: ignore[attr-defined]
         _flush()
         if is_parent_gone:  # Nobody else ends what environments have started.
             _kill(group)

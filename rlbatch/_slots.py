@@ -160,7 +160,7 @@ class SlotStore:
         """Checks that the memory is still the one that others read and write.
 
         Raises:
-            RuntimeError: PyTorch has moved it, which it does not ask for; see `map_block`.
+            RuntimeError: PyTorch has moved it, as with some sharing strategies; see `map_block`.
         """
         if self._block.data_ptr() != self._address:
             raise RuntimeError(

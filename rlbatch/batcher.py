@@ -522,8 +522,8 @@ class RL_Batcher:
         self._state = state
 
     def _is_forked(self) -> bool:
-        # Workers in processes belong to the process that started them.
-        return os.getpid() != self._owner and not self._is_local
+        # Workers, and the memory of the trajectories, belong to the process that has made them.
+        return os.getpid() != self._owner
 
     def _expect(self, *states: _State, to: str) -> None:
         if self._is_forked():

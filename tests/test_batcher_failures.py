@@ -647,8 +647,9 @@ def test_a_batcher_that_is_forgotten_ends_its_workers():
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
-def test_a_child_that_the_caller_forks_leaves_the_workers_alone():
-    with make_batcher(1) as batcher:
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_a_child_that_the_caller_forks_leaves_workers_and_trajectories_alone(n_processes):
+    with make_batcher(n_processes) as batcher:
         pid = os.fork()
         if pid == 0:
             refused = 0

@@ -61,13 +61,15 @@ def slots_of(create_agent, agent_args, n_processes, n_slots=3):
 
 
 @pytest.mark.parametrize("n_processes", [0, 1])
-def test_an_agent_may_send_what_it_sees_to_another_process(n_processes):
+def test_an_agent_may_send_what_it_sees_to_others(n_processes, tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # Of the workers.
     with Listener() as listener:
-        server = threading.Thread(target=answer, args=(listener,))
+        server = threading.Thread(target=answer, args=(listener,), daemon=True)
         server.start()
         found = slots_of(Asks, {"address": listener.address}, n_processes)
         server.join(10)
     assert not server.is_alive()
+    assert not list(tmp_path.iterdir())
     for one, other in zip(found, slots_of(Leans, {}, 0), strict=True):
         assert_equal(one, other)
 
@@ -89,20 +91,17 @@ def test_an_agent_may_share_what_it_sees(n_processes):
         assert_equal(one, other)
 
 
-@pytest.mark.parametrize("n_processes", [0, 2])
+@pytest.mark.parametrize("n_processes", [0, 1])
 def test_views_stay_views_where_the_caller_shares_them(n_processes):
-    n_envs = 2 * max(n_processes, 1)
-    with make_batcher(n_processes, [9] * 2) as batcher, make_batcher(0, [9] * n_envs) as other:
+    arguments = (8, Leans, {}, cart_poles, {"n_envs": 2}, n_processes)
+    with RL_Batcher(*arguments, seeds=0) as batcher:
         batcher.reset()
-        other.reset()
-        for k in range(2):
+        for expected in slots_of(Leans, {}, 0):
             batcher.execute()
-            other.execute()
             found = batcher.get(copy=False)[0]
             found.trajectories.share_memory_()
-            assert_equal(found, other.get()[0])
-            assert found.trajectories["action/count"].is_shared()
-            assert found.trajectories["action/count"][0].tolist() == [4 * k + i for i in range(4)]
+            assert found.trajectories["observation/frame"].is_shared()
+            assert_equal(found, expected)
 
 
 def test_memory_that_pytorch_has_moved_is_not_taken_for_that_of_the_trajectories():
@@ -123,8 +122,26 @@ with make_batcher(1, [9, 9]) as batcher:
         print(error)
 """
     command = [sys.executable, "-c", script]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
     assert "storage: expected the trajectories where" in result.stdout, result.stderr
+
+
+@pytest.mark.parametrize("n_processes", [0, 1])
+def test_the_memory_of_trajectories_is_no_standard_stream_and_not_inherited(n_processes):
+    script = f"""
+import os, sys
+from tests.batchers import acquire, make_batcher
+
+with make_batcher({n_processes}, [9, 9]) as batcher:
+    acquire(batcher)
+    links = {{fd: os.path.realpath("/proc/self/fd/" + fd) for fd in os.listdir("/proc/self/fd")}}
+    blocks = [int(fd) for fd, link in links.items() if "memfd:rlbatch" in link]
+    print(min(blocks) > 2, any(map(os.get_inheritable, blocks)), file=sys.stderr)
+"""
+    # Its output is closed, so that what is opened next would be taken for that.
+    command = ["sh", "-c", '"$0" -c "$1" >&-', sys.executable, script]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert result.stderr == "True False\n"
 
 
 class MovesMemory(CountingAgent):

@@ -103,7 +103,9 @@ def test_the_script_of_an_algorithm_trains(tmp_path):
     ((block, _),) = scripts_of(page.read_text())
     command = [sys.executable, "-c", block.text]
     search_path = os.environ | {"PYTHONPATH": str(ROOT)}
-    done = subprocess.run(command, cwd=tmp_path, env=search_path, capture_output=True, text=True)
+    done = subprocess.run(
+        command, cwd=tmp_path, env=search_path, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     mean, folder = done.stdout.split()[-2:]
     assert float(mean) > 100
